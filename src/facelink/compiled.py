@@ -1,0 +1,91 @@
+"""How facelink compiles its loops and uses the cores.
+
+Loops are compiled with numba, release the GIL and stay single-threaded; work
+is spread over cores by handing blocks to a pool of Python threads, each of
+which may use one BLAS thread. So there is one level of parallelism and no
+OpenMP region of numba's that could meet another library's (faiss, torch and
+scikit-learn each bring a runtime of their own), and two callers may run at
+once. What a block computes does not depend on which thread computes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numba
+from threadpoolctl import threadpool_limits
+
+from facelink.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable)
+
+THREADS_VARIABLE = "FACELINK_THREADS"
+
+
+def compiled(function: Function) -> Function:
+    """Compile with numba, outside the GIL, and keep the machine code between runs.
+
+    numba keeps it beside the source or, where that is read-only, in the user's
+    cache folder. Where neither can be written it refuses to compile at all; we
+    would rather compile anew in every process.
+    """
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:
+        return numba.njit(nogil=True)(function)
+
+
+def available_threads() -> int:
+    """The number of threads to use: ``FACELINK_THREADS``, or the cores this process may use."""
+    wanted = os.environ.get(THREADS_VARIABLE)
+    if wanted is None:
+        affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+        return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if not wanted.isdigit() or int(wanted) < 1:
+        raise InputError(
+            f"{THREADS_VARIABLE} should be a whole number from 1, got {wanted!r}. "
+            "Unset it to use every core."
+        )
+    return int(wanted)
+
+
+def in_threads(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    n_threads: int | None = None,
+) -> Iterator[Result]:
+    """Yield ``work(item)`` in order, computed on several threads.
+
+    At most two items per thread are under way or waiting to be fetched, so
+    memory stays bounded whatever the number of items. An exception, Ctrl-C
+    included, cancels what has not begun.
+    """
+    n_threads = n_threads or available_threads()
+    with threadpool_limits(limits=1, user_api="blas"):
+        if n_threads == 1:
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(n_threads) as pool:
+            pending: list[Future[Result]] = []
+            try:
+                for item in items:
+                    pending.append(pool.submit(work, item))
+                    if len(pending) == 2 * n_threads:
+                        yield pending.pop(0).result()
+                while pending:
+                    yield pending.pop(0).result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+def blocks(n_items: int, size: int) -> Iterator[slice]:
+    """Cut ``range(n_items)`` into slices of at most ``size``."""
+    for start in range(0, n_items, size):
+        yield slice(start, min(start + size, n_items))

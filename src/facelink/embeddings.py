@@ -1,0 +1,129 @@
+"""What every stage asks of embeddings: a checked (n, d) array, rows of unit length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facelink.compiled import blocks, compiled
+from facelink.errors import InputError
+
+BLOCK_BYTES = 64 << 20
+IN_MEMORY_BYTES = 2 << 30
+
+
+def as_embeddings(embeddings: ArrayLike) -> NDArray[Any]:
+    """Return ``embeddings`` as a 2-d array of numbers, or say what is wrong with its form.
+
+    Only the form is checked here, without reading the values (it may be a
+    memory map); `UnitRows` checks those as it reads them.
+    """
+    try:
+        array = np.asanyarray(embeddings)
+    except ValueError as error:  # rows of different lengths
+        raise InputError(
+            "Expected embeddings as a 2-d array, one row per item, but the rows have "
+            f"different lengths ({error})."
+        ) from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(
+            f"Expected embeddings of numbers, got an array of {_kind_name(array.dtype)}. "
+            "Convert it with numpy: array.astype('float32')."
+        )
+    if array.ndim != 2:
+        shape = " x ".join(map(str, array.shape)) or "a single number"
+        raise InputError(
+            f"Expected embeddings as a 2-d array, one row per item, got {array.ndim}-d ({shape}). "
+            "Reshape your data: array.reshape(1, -1) if it is one item, "
+            "array.reshape(len(array), -1) if each item has several axes."
+        )
+    if array.shape[0] == 0 or array.shape[1] == 0:
+        raise InputError(
+            f"The collection is empty: {array.shape[0]} items of {array.shape[1]} dimensions. "
+            "Expected at least one of each."
+        )
+    return array
+
+
+def _kind_name(dtype: np.dtype) -> str:
+    names = {"O": "Python objects", "U": "text", "S": "bytes", "c": "complex numbers"}
+    return names.get(dtype.kind, f"type {dtype}")
+
+
+class UnitRows:
+    """The rows of a collection, brought to unit length as float32 when asked for.
+
+    ``rows[index]`` takes a slice or an array of indices. A collection that is
+    small enough is converted once; a larger one (a memory map, say) is read and
+    converted piece by piece. Either way a row comes out the same to the bit.
+    """
+
+    def __init__(self, embeddings: ArrayLike) -> None:
+        self.raw = as_embeddings(embeddings)
+        self.shape: tuple[int, int] = self.raw.shape
+        self.array: NDArray[np.float32] | None = None
+        n_items, dimension = self.shape
+        step = max(1, BLOCK_BYTES // (8 * dimension))
+        if 4 * n_items * dimension <= IN_MEMORY_BYTES:
+            converted = np.empty(self.shape, np.float32)
+            for block in blocks(n_items, step):
+                converted[block] = self._convert(block)
+            self.array = converted
+        else:
+            for block in blocks(n_items, step):
+                self._convert(block)  # for its checks
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: slice | NDArray[np.integer]) -> NDArray[np.float32]:
+        return self._convert(index) if self.array is None else self.array[index]
+
+    def _convert(self, index: slice | NDArray[np.integer]) -> NDArray[np.float32]:
+        rows = np.ascontiguousarray(self.raw[index], dtype=np.float64)
+        out = np.empty(rows.shape, np.float32)
+        status = np.empty(len(rows), np.uint8)
+        _to_unit_length(rows, out, status)
+        if status.any():
+            numbers = np.arange(len(self))[index]
+            _refuse(numbers[status == NOT_FINITE], "contain NaN or infinity", "Remove them")
+            _refuse(numbers[status == ZERO], "are zero vectors, which point nowhere", "Remove them")
+        return out
+
+
+NOT_FINITE, ZERO = 1, 2
+
+
+def _refuse(rows: NDArray[np.integer], fault: str, remedy: str) -> None:
+    if len(rows):
+        shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+        count = "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
+        raise InputError(
+            f"Embeddings of {count} {fault}: row {shown} (counted from 0). "
+            f"{remedy}, or look at how they were computed."
+        )
+
+
+@compiled
+def _to_unit_length(rows, out, status):  # (n, d) float64, (n, d) float32, (n,) uint8
+    for i in range(rows.shape[0]):
+        # Scaling by the largest entry keeps the squares of 1e300 and 1e-300 in range.
+        largest = 0.0
+        status[i] = 0
+        for j in range(rows.shape[1]):
+            size = abs(rows[i, j])
+            if not np.isfinite(size):
+                status[i] = NOT_FINITE
+            largest = max(largest, size)
+        if status[i] == 0 and largest == 0.0:
+            status[i] = ZERO
+        if status[i] != 0:
+            continue
+        total = 0.0
+        for j in range(rows.shape[1]):
+            total += (rows[i, j] / largest) ** 2
+        scale = 1.0 / np.sqrt(total)
+        for j in range(rows.shape[1]):
+            out[i, j] = rows[i, j] / largest * scale + 0.0  # + 0.0 turns -0.0 into 0.0

@@ -1,0 +1,105 @@
+"""Stages 2 and 3: how likely each item and each of its neighbours are one person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facelink.embeddings import UnitRows
+from facelink.errors import InputError
+from facelink.links.gcn import GcnScorer
+from facelink.links.model import GcnModel, load_model
+from facelink.neighbors import KnnGraph
+from facelink.progress import Progress, silent
+from facelink.subgraphs import Context
+
+__all__ = ["GcnModel", "Links", "load_model", "score_links"]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The likelihood that an item and each of its neighbours are one person.
+
+    Attributes
+    ----------
+    graph : KnnGraph
+        Its first k₁ columns are the neighbours that were scored.
+    likelihood : (n, k₁) float32 array
+        Between 0 and 1; as seen from item i in row i.
+    """
+
+    graph: KnnGraph
+    likelihood: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        n_items, k = self.likelihood.shape
+        if n_items != self.graph.n_items or k > self.graph.k:
+            raise InputError(
+                f"Likelihoods of shape {self.likelihood.shape} do not fit a kNN graph of shape "
+                f"{self.graph.indices.shape}."
+            )
+
+    @property
+    def neighbors(self) -> NDArray[np.int32]:
+        """(n, k₁) the neighbours that were scored."""
+        return self.graph.indices[:, : self.likelihood.shape[1]]
+
+
+def score_links(
+    embeddings: ArrayLike,
+    graph: KnnGraph,
+    model: GcnModel | str,
+    *,
+    context: Context | None = None,
+    n_threads: int | None = None,
+    progress: Progress = silent,
+) -> Links:
+    """Predict the links of every item from the subgraph around it.
+
+    Parameters
+    ----------
+    embeddings : (n, d) array
+        The collection that the graph was made of.
+    graph : KnnGraph
+        At least as wide as the context, or as the collection allows.
+    model : GcnModel or str
+        The network, or the name or path of one.
+    context : Context, optional
+        The subgraphs to score in; the model's own by default.
+    n_threads : int, optional
+        All cores of the process by default.
+    progress : callable, optional
+        Called with (stage, done, total) as the scoring goes on.
+
+    Returns
+    -------
+    Links
+
+    Notes
+    -----
+    Two items with the same embedding are linked with likelihood 1, whatever the
+    network says: a stored copy is no other person.
+
+    Costs about the multiplications of the network's layers after the first,
+    per node of each subgraph. Memory beyond the result: the first layer's
+    output for every item, twice.
+    """
+    model = load_model(model) if not isinstance(model, GcnModel) else model
+    rows = UnitRows(embeddings)
+    n_items, dimension = rows.shape
+    model.check_dimension(dimension)
+    if graph.n_items != n_items:
+        raise InputError(
+            f"The kNN graph is of {graph.n_items:,} items, the embeddings are of {n_items:,}. "
+            "Make the graph from these embeddings: facelink.knn_graph(embeddings, k)."
+        )
+    if graph.k == 0:  # a single item
+        return Links(graph, np.empty((n_items, 0), np.float32))
+    context = (context or model.context).fitted_to(graph.k)
+    likelihood = np.empty((n_items, context.hops[0]), np.float32)
+    scorer = GcnScorer(rows, graph.indices, model, context)
+    scorer.score_all(likelihood, n_threads=n_threads, progress=progress)
+    likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
+    return Links(graph, likelihood)

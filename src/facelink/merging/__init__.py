@@ -1,0 +1,71 @@
+"""Stage 4: from links to clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facelink.errors import InputError
+from facelink.links import Links
+from facelink.merging.components import merge_components
+from facelink.merging.pairs import Pairs, join_directions
+from facelink.merging.propagation import merge_propagation
+
+__all__ = ["METHODS", "Pairs", "join_directions", "merge_links"]
+
+METHODS = {"components": merge_components, "propagation": merge_propagation}
+
+
+def merge_links(links: Links, method: str = "propagation", **options: Any) -> NDArray[np.int64]:
+    """Merge links into clusters.
+
+    Parameters
+    ----------
+    links : Links
+        A pair seen from both sides counts with the mean of its two
+        likelihoods, a pair seen from one side with the one it has.
+    method : {"propagation", "components"}
+        ``"components"`` takes the connected components of the links from a
+        likelihood on. ``"propagation"``, the paper's, takes those apart again,
+        at ever higher likelihoods, that are larger than a maximum size.
+    **options
+        Of the method: see `facelink.merging.components.merge_components` and
+        `facelink.merging.propagation.merge_propagation`.
+
+    Returns
+    -------
+    (n,) int array
+        Labels from 0 for the largest cluster on; an item alone has one of its own.
+
+    Examples
+    --------
+    >>> import numpy as np, facelink
+    >>> from facelink.links import Links
+    >>> graph = facelink.KnnGraph(
+    ...     indices=np.array([[1], [0], [0]], dtype=np.int32),
+    ...     similarities=np.ones((3, 1), dtype=np.float32))
+    >>> links = Links(graph, np.array([[0.9], [0.8], [0.1]], dtype=np.float32))
+    >>> facelink.merge_links(links, "components", threshold=0.7)
+    array([0, 0, 1])
+    """
+    if method not in METHODS:
+        raise InputError(f"method should be one of {', '.join(METHODS)}, got {method!r}.")
+    try:
+        merged = METHODS[method](join_directions(links), **options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise InputError(f"Method {method!r} has no such option: {error}.") from None
+    return by_size(merged)
+
+
+def by_size(labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Number clusters from 0 by falling size, those of one size by their first item."""
+    _, first, inverse, sizes = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    rank = np.empty(len(sizes), np.int64)
+    rank[np.lexsort((first, -sizes))] = np.arange(len(sizes))
+    return rank[inverse]

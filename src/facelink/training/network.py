@@ -1,0 +1,237 @@
+"""The paper's network in torch (section 3.3): from subgraphs to link likelihoods.
+
+    BatchNorm -> graph convolutions -> Linear -> PReLU -> Linear -> two logits
+
+A batch is several subgraphs laid side by side as one graph that is not
+connected: no padding, and the aggregation matrix G stays sparse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from facelink.links.model import ATTENTION_WIDTH, Architecture
+from facelink.subgraphs import Subgraphs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Subgraphs as tensors; see `Subgraphs` for how nodes and edges are numbered."""
+
+    nodes: Tensor  # (nodes,) the item that each node is
+    pivots: Tensor  # (nodes,) the pivot of each node's subgraph
+    link_nodes: Tensor  # (links,) the nodes whose link to the pivot is predicted
+    edge_starts: Tensor  # (nodes + 1,)
+    targets: Tensor  # (edges,) the node at which an edge arrives, ascending
+    sources: Tensor  # (edges,) the node whose features travel along it
+    reverse: Tensor  # (edges,) which edge is the same one in the other direction
+
+    @classmethod
+    def from_subgraphs(cls, subgraphs: Subgraphs, device: str | torch.device = "cpu") -> Batch:
+        degrees = torch.from_numpy(subgraphs.degrees)
+        sources = torch.from_numpy(subgraphs.edges).long()
+        parts = (
+            torch.from_numpy(subgraphs.nodes).long(),
+            torch.from_numpy(subgraphs.pivot_of_node).long(),
+            torch.from_numpy(subgraphs.link_nodes).flatten(),
+            torch.from_numpy(subgraphs.edge_starts),
+            torch.repeat_interleave(torch.arange(len(degrees)), degrees),
+            sources,
+            # Edges are sorted by target, then source, and each is there both ways, so
+            # a stable sort by source lists the same edges turned round.
+            torch.argsort(sources, stable=True),
+        )
+        return cls(*(part.to(device) for part in parts))
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.nodes)
+
+
+class LinkNetwork(nn.Module):
+    """Graph convolutions over instance pivot subgraphs, classifying the 1-hop nodes.
+
+    Parameters
+    ----------
+    architecture : Architecture
+        Input dimension, aggregator, widths of the layers.
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        dimensions = [architecture.n_features, *architecture.widths]
+        self.normalize = nn.BatchNorm1d(architecture.n_features, affine=False)
+        self.convolutions = nn.ModuleList(
+            GraphConvolution(d_in, d_out, attention=architecture.aggregator == "attention")
+            for d_in, d_out in zip(dimensions, dimensions[1:], strict=False)
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(dimensions[-1], dimensions[-1]),
+            nn.PReLU(dimensions[-1]),
+            nn.Linear(dimensions[-1], 2),
+        )
+
+    def forward(self, embeddings: Tensor, batch: Batch) -> Tensor:  # (n, d) -> (links, 2)
+        nodes, pivots = embeddings[batch.nodes], embeddings[batch.pivots]
+        x = nodes - pivots  # eq. 1: (nodes, d)
+        if self.architecture.similarity:
+            x = torch.cat([x, torch.linalg.vecdot(nodes, pivots)[:, None]], dim=1)  # (nodes, d + 1)
+        x = self.normalize(x)
+        weights = self.fixed_weights(embeddings, batch)
+        last = len(self.convolutions) - 1
+        for depth, convolution in enumerate(self.convolutions):
+            rows = batch.link_nodes if depth == last else None
+            x = convolution(x, batch, weights, rows)
+        return self.classifier(x)
+
+    def fixed_weights(self, embeddings: Tensor, batch: Batch) -> Tensor | None:
+        """The non-zero entries of G (edges,) where they do not depend on the layer."""
+        if self.architecture.aggregator == "attention":
+            return None
+        if self.architecture.aggregator == "weighted":
+            cosines = edge_products(embeddings[batch.nodes], embeddings[batch.nodes], batch)
+            return softmax_over_neighbors(cosines, batch)
+        degrees = batch.edge_starts.diff().to(embeddings.dtype)  # (nodes,)
+        if self.architecture.symmetric:  # Λ^-½ A Λ^-½, as the paper writes it
+            return (degrees[batch.targets] * degrees[batch.sources]).rsqrt()
+        return 1 / degrees[batch.targets]  # Λ^-1 A: rows sum to one, as the paper says
+
+
+class GraphConvolution(nn.Module):
+    r"""Eq. 2 of the paper, :math:`Y = \mathrm{ReLU}([X \| GX] W + b)`.
+
+    :math:`W` is kept as its two halves, so that :math:`GX W_2` can be computed
+    as :math:`G(X W_2)`, aggregating whichever is narrower. A node without
+    neighbours has an empty row in G: it aggregates to zero.
+
+    Parameters
+    ----------
+    d_in, d_out : int
+        Widths of X and Y.
+    attention : bool
+        Whether G is computed here, from X, by `Attention`.
+    """
+
+    def __init__(self, d_in: int, d_out: int, *, attention: bool = False) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.empty(d_in, d_out))
+        self.aggregated = nn.Parameter(torch.empty(d_in, d_out))
+        self.bias = nn.Parameter(torch.zeros(d_out))
+        self.attention = Attention(d_in) if attention else None
+        whole = torch.empty(2 * d_in, d_out)
+        nn.init.xavier_uniform_(whole)
+        with torch.no_grad():
+            self.own.copy_(whole[:d_in])
+            self.aggregated.copy_(whole[d_in:])
+
+    def forward(
+        self, x: Tensor, batch: Batch, weights: Tensor | None, rows: Tensor | None
+    ) -> Tensor:  # (nodes, d_in) -> (nodes or rows, d_out)
+        if self.attention is not None:
+            weights = self.attention(x, batch)
+        if rows is not None:  # of the last layer only the 1-hop nodes are needed
+            gathered = Aggregate.apply(x, weights, batch)[rows] @ self.aggregated
+            x = x[rows]
+        elif self.aggregated.shape[0] < self.aggregated.shape[1]:
+            gathered = Aggregate.apply(x, weights, batch) @ self.aggregated
+        else:
+            gathered = Aggregate.apply(x @ self.aggregated, weights, batch)
+        return torch.relu(torch.addmm(self.bias, x, self.own) + gathered)
+
+
+class Attention(nn.Module):
+    r"""The entries of G learnt from pairs of node features.
+
+    :math:`g_{qr} = \mathrm{softmax}_r(v^\top \mathrm{ReLU}(U [x_q \| x_r] + c))`,
+    over the neighbours r of q.
+    """
+
+    def __init__(self, dimension: int, hidden: int = ATTENTION_WIDTH) -> None:
+        super().__init__()
+        self.target = nn.Linear(dimension, hidden)
+        self.source = nn.Linear(dimension, hidden, bias=False)
+        self.score = nn.Parameter(torch.randn(hidden) / hidden**0.5)
+
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:  # (nodes, d) -> (edges,)
+        pairs = self.target(x)[batch.targets] + self.source(x)[batch.sources]  # (edges, hidden)
+        return softmax_over_neighbors(torch.relu(pairs) @ self.score, batch)
+
+
+class Aggregate(torch.autograd.Function):
+    """The sparse product GX, with G given by its non-zero entries, one per edge.
+
+    Written out because torch's own gradient with respect to a sparse matrix
+    goes through a dense one.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weights: Tensor, batch: Batch) -> Tensor:  # (nodes, d)
+        ctx.save_for_backward(x, weights)
+        ctx.batch = batch
+        return sparse_product(weights, batch, x)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weights = ctx.saved_tensors
+        to_weights = None
+        if ctx.needs_input_grad[1]:
+            to_weights = edge_products(gradient, x, ctx.batch)
+        return sparse_product(weights[ctx.batch.reverse], ctx.batch, gradient), to_weights, None
+
+
+def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
+    """GX, where the entry of G for each edge is in ``weights``: (edges,), (nodes, d) -> (nodes, d)."""
+    shape = (batch.n_nodes, batch.n_nodes)
+    with warnings.catch_warnings():  # torch calls its CSR matrices beta, once per process
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        g = torch.sparse_csr_tensor(
+            batch.edge_starts, batch.sources, weights, shape, check_invariants=False
+        )
+    return g @ x
+
+
+def edge_products(a: Tensor, b: Tensor, batch: Batch, step: int = 1 << 16) -> Tensor:
+    """The dot product of a at each edge's target with b at its source: (edges,)."""
+    parts = zip(batch.targets.split(step), batch.sources.split(step), strict=True)
+    return torch.cat([torch.linalg.vecdot(a[q], b[r]) for q, r in parts])
+
+
+def softmax_over_neighbors(scores: Tensor, batch: Batch) -> Tensor:  # (edges,) -> (edges,)
+    """Softmax over the edges that arrive at the same node."""
+    lowest = scores.new_full((batch.n_nodes,), -torch.inf)
+    highest = lowest.scatter_reduce(0, batch.targets, scores.detach(), "amax")
+    exponentials = (scores - highest[batch.targets]).exp()
+    totals = scores.new_zeros(batch.n_nodes).index_add(0, batch.targets, exponentials)
+    return exponentials / totals[batch.targets]
+
+
+def weights_of(network: LinkNetwork) -> dict[str, NDArray[np.float32]]:
+    """The network's weights as arrays, under the names of `Architecture.weight_shapes`."""
+    hidden, slope, output = network.classifier
+    tensors = {
+        "normalize.mean": network.normalize.running_mean,
+        "normalize.scale": (network.normalize.running_var + network.normalize.eps).rsqrt(),
+        "classifier.hidden": hidden.weight.T,
+        "classifier.hidden_bias": hidden.bias,
+        "classifier.slope": slope.weight,
+        "classifier.output": output.weight.T,
+        "classifier.output_bias": output.bias,
+    }
+    for depth, convolution in enumerate(network.convolutions):
+        prefix = f"convolutions.{depth}."
+        tensors[prefix + "own"] = convolution.own
+        tensors[prefix + "aggregated"] = convolution.aggregated
+        tensors[prefix + "bias"] = convolution.bias
+        if convolution.attention is not None:
+            tensors[prefix + "attention.target"] = convolution.attention.target.weight.T
+            tensors[prefix + "attention.bias"] = convolution.attention.target.bias
+            tensors[prefix + "attention.source"] = convolution.attention.source.weight.T
+            tensors[prefix + "attention.score"] = convolution.attention.score
+    return {name: t.detach().cpu().float().contiguous().numpy() for name, t in tensors.items()}
