@@ -4,7 +4,7 @@
 >>> faces = facelink.load_sample()
 >>> people = facelink.cluster(faces.embeddings)
 >>> people.labels.shape
-(4036,)
+(4484,)
 """
 
 from __future__ import annotations

@@ -70,13 +70,10 @@ class GcnScorer:
         names = ["attention.target", "attention.source"] if self.attention else []
         if depth < self.last or depth == 0:
             names = ["own", "aggregated", *names]
-        if not names:
-            return np.empty((0, 0), np.float32)
-        return np.hstack([self.weights[prefix + name] for name in names])
+        nothing = np.empty((len(self.weights[prefix + "own"]), 0), np.float32)
+        return np.hstack([nothing, *(self.weights[prefix + name] for name in names)])
 
-    def score_all(
-        self, out: Floats, *, n_threads: int | None = None, progress: Progress
-    ) -> None:
+    def score_all(self, out: Floats, *, n_threads: int | None = None, progress: Progress) -> None:
         """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
 
         def score_block(block: slice) -> range:

@@ -126,7 +126,9 @@ class GcnModel:
         wanted = self.architecture.weight_shapes()
         if set(self.weights) != set(wanted):
             odd = sorted(set(self.weights) ^ set(wanted))
-            raise ModelError(f"the weights do not fit the architecture: {odd[0]} and {len(odd) - 1} others")
+            raise ModelError(
+                f"the weights do not fit the architecture: {odd[0]} and {len(odd) - 1} others"
+            )
         for name, shape in wanted.items():
             if self.weights[name].shape != shape:
                 raise ModelError(

@@ -62,7 +62,12 @@ def merge_propagation(
     level = np.searchsorted(levels, kept.likelihood, side="right") - 1
     order = np.argsort(-level, kind="stable")
     return _propagate(
-        pairs.n_items, kept.first[order], kept.second[order], level[order], len(levels) - 1, max_size
+        pairs.n_items,
+        kept.first[order],
+        kept.second[order],
+        level[order],
+        len(levels) - 1,
+        max_size,
     )
 
 

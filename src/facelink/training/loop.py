@@ -208,9 +208,7 @@ def train(
         loss, precision = math.nan, math.nan
         if watched is not None:
             loss, precision = _validate(state.network, watched, scoring)
-        report = Epoch(
-            state.epoch + 1, state.mean_loss, loss, precision, time.monotonic() - began
-        )
+        report = Epoch(state.epoch + 1, state.mean_loss, loss, precision, time.monotonic() - began)
         state.finish_epoch(report)
         saved.save(state)
         if on_epoch is not None:
@@ -352,9 +350,7 @@ def _as_identities(labels: ArrayLike, n_items: int) -> NDArray[np.int64]:
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) != n_items:
         came = f"{len(array):,}" if array.ndim == 1 else f"an array of shape {array.shape}"
-        raise InputError(
-            f"Expected one label for each of the {n_items:,} embeddings, got {came}."
-        )
+        raise InputError(f"Expected one label for each of the {n_items:,} embeddings, got {came}.")
     _, identities, sizes = np.unique(array, return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         raise InputError(
@@ -364,9 +360,7 @@ def _as_identities(labels: ArrayLike, n_items: int) -> NDArray[np.int64]:
     return identities
 
 
-def _check_options(
-    epochs: int, batch_size: int, learning_rate: float, validation: float
-) -> None:
+def _check_options(epochs: int, batch_size: int, learning_rate: float, validation: float) -> None:
     for name, value in (("epochs", epochs), ("batch_size", batch_size)):
         if not isinstance(value, int | np.integer) or value < 1:
             raise InputError(f"{name} should be a whole number from 1, got {value!r}.")

@@ -1,0 +1,5 @@
+"""``python -m facelink``: the command."""
+
+from facelink.cli import main
+
+main()

@@ -1,0 +1,231 @@
+"""Reading embeddings and labels from files, whoever made them.
+
+Nothing that is read here can run code: arrays of Python objects are refused.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facelink.embeddings import as_embeddings
+from facelink.errors import FileError, InputError, MissingExtraError
+
+
+def read_embeddings(paths: Sequence[str | Path], *, dim: int | None = None) -> NDArray[Any]:
+    """Read the embeddings of one collection from one or several files, one after the other.
+
+    Parameters
+    ----------
+    paths : sequence of paths
+        ``.npy``, ``.npz`` (array ``x``), ``.parquet`` (a column ``embedding``
+        of lists, or all numeric columns) or ``.bin`` (raw float32).
+    dim : int, optional
+        The dimension, for ``.bin``, which does not say it.
+
+    Returns
+    -------
+    (n, d) array
+        A memory map for a single ``.npy`` or ``.bin``.
+    """
+    parts = []
+    for path in map(Path, paths):
+        readers: dict[str, Callable[[Path], NDArray[Any]]] = {
+            ".npy": _read_npy,
+            ".npz": lambda path: _read_npz(path, "x"),
+            ".parquet": _read_parquet,
+            ".bin": lambda path: _read_bin(path, dim),
+        }
+        part = _read(path, readers, "embeddings")
+        try:
+            part = as_embeddings(part)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if parts and part.shape[1] != parts[0].shape[1]:
+            raise InputError(
+                f"{path} holds embeddings of {part.shape[1]} dimensions, {paths[0]} of "
+                f"{parts[0].shape[1]}. Parts of one collection have the same dimension."
+            )
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def read_labels(path: str | Path) -> NDArray[Any]:
+    """Read one label per item: ``.npy``, ``.npz`` (array ``y``), ``.csv``, ``.txt`` or ``.meta``.
+
+    A ``.csv`` has a header; its column ``cluster``, ``label`` or ``identity``
+    is read, or the only one it has. ``.txt`` and ``.meta`` have one label per line.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], NDArray[Any]]] = {
+        ".npy": _read_npy,
+        ".npz": lambda path: _read_npz(path, "y"),
+        ".csv": _read_csv_labels,
+        ".txt": _read_lines,
+        ".meta": _read_lines,
+    }
+    labels = _read(path, readers, "labels")
+    if labels.ndim != 1 or labels.dtype.kind not in "iubUSf":
+        raise InputError(
+            f"{path} should hold one label per item, got an array of shape {labels.shape} and type "
+            f"{labels.dtype}."
+        )
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            raise InputError(f"{path} holds labels that are NaN or infinite.")
+        if (labels == np.round(labels)).all():
+            labels = labels.astype(np.int64)
+    return labels
+
+
+def _read(
+    path: Path, readers: dict[str, Callable[[Path], NDArray[Any]]], what: str
+) -> NDArray[Any]:
+    """Read a file by its ending, turning whatever goes wrong into a plain message."""
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise FileError(
+            f"{path} has an ending that is not known for {what}: expected one of "
+            f"{', '.join(readers)}."
+        )
+    if not path.exists():
+        raise FileError(f"There is no file {path}.")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder; expected a file of {what}.")
+    try:
+        return reader(path)
+    except OSError as error:
+        if error.strerror is None:  # numpy's own, on a file that is no archive
+            raise FileError(f"{path} is damaged or not what its name says ({error}).") from None
+        raise FileError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not text in UTF-8.") from None
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        if "Object arrays" in str(error) or "Python objects" in str(error):
+            raise FileError(
+                f"{path} holds Python objects, which are not read: they could run code. Save it as "
+                "numbers: numpy.save(path, array.astype('float32'))."
+            ) from None
+        raise FileError(f"{path} is truncated or not a .npy file ({error}).") from None
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise FileError(f"{path} is an .npz archive under another name: rename it to .npz.")
+    return array
+
+
+def _read_npz(path: Path, name: str) -> NDArray[Any]:
+    import zipfile
+    import zlib
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise FileError(f"{path} is not an .npz archive.")
+            if name not in archive.files:
+                raise FileError(
+                    f"{path} has no array {name!r}; it holds {', '.join(archive.files) or 'none'}."
+                )
+            return archive[name]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{path} is truncated or not an .npz file ({error}).") from None
+
+
+def _read_bin(path: Path, dim: int | None) -> NDArray[Any]:
+    if dim is None:
+        raise InputError(f"{path} does not say its dimension: give it with --dim (dim=).")
+    if dim < 1:
+        raise InputError(f"The dimension should be a whole number from 1, got {dim}.")
+    size = path.stat().st_size
+    if size == 0 or size % (4 * dim):
+        raise FileError(
+            f"{path} has {size:,} bytes, which is not a whole number of float32 rows of {dim} "
+            "dimensions. The dimension is another, or the file is truncated."
+        )
+    return np.memmap(path, np.float32, mode="r", shape=(size // (4 * dim), dim))
+
+
+def _read_parquet(path: Path) -> NDArray[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+        import pyarrow.types
+    except ImportError:
+        raise MissingExtraError(
+            f"Reading {path} needs pyarrow: pip install 'facelink[parquet]'"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise FileError(f"{path} is truncated or not a Parquet file ({error}).") from None
+    if "embedding" in table.column_names:
+        rows = table.column("embedding").combine_chunks()
+        if rows.null_count:
+            raise InputError(f"{path}: {rows.null_count} rows of the column embedding are empty.")
+        try:
+            lengths = np.unique(rows.value_lengths() if hasattr(rows, "value_lengths") else [
+                len(row) for row in rows])  # fmt: skip
+        except TypeError:
+            raise InputError(
+                f"{path}: the column embedding should hold lists of numbers."
+            ) from None
+        if len(lengths) > 1:
+            raise InputError(
+                f"{path}: the column embedding holds lists of {lengths.min()} to {lengths.max()} "
+                "numbers; expected one length."
+            )
+        width = int(lengths[0]) if len(lengths) else 0
+        return rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), width)
+    numeric = [
+        column
+        for column, field in zip(table.columns, table.schema, strict=True)
+        if pyarrow.types.is_floating(field.type) or pyarrow.types.is_integer(field.type)
+    ]
+    if not numeric:
+        raise InputError(
+            f"{path} has neither a column 'embedding' nor numeric columns; it has "
+            f"{', '.join(table.column_names) or 'none'}."
+        )
+    return np.column_stack([column.to_numpy() for column in numeric])
+
+
+def _read_csv_labels(path: Path) -> NDArray[Any]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        names = reader.fieldnames or []
+        known = [name for name in ("cluster", "label", "identity") if name in names]
+        if not known and len(names) == 1:
+            known = list(names)
+        if not known:
+            raise InputError(
+                f"{path} should have a column cluster, label or identity, or just one column; it "
+                f"has {', '.join(names) or 'none'}."
+            )
+        return _as_numbers([row[known[0]] or "" for row in reader])
+
+
+def _read_lines(path: Path) -> NDArray[Any]:
+    return _as_numbers(path.read_text(encoding="utf-8").split("\n"), drop_last_empty=True)
+
+
+def _as_numbers(texts: list[str], *, drop_last_empty: bool = False) -> NDArray[Any]:
+    """Whole numbers where all of them are, else text."""
+    texts = [text.strip() for text in texts]
+    if drop_last_empty and texts and texts[-1] == "":
+        texts.pop()
+    array = np.array(texts, dtype=str)
+    try:
+        return array.astype(np.int64)
+    except (ValueError, OverflowError):
+        return array
