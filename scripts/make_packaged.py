@@ -1,7 +1,7 @@
 """Make what comes inside the package from a folder of labelled collections.
 
-    python scripts/make_packaged.py DATA_DIR sample   writes src/facelink/data/sample.npz
-    python scripts/make_packaged.py DATA_DIR model    trains src/facelink/links/models/mobileface-128
+    python scripts/make_packaged.py DATA_DIR sample   writes data/sample.npz
+    python scripts/make_packaged.py DATA_DIR model    trains links/models/mobileface-128
 
 DATA_DIR holds .npz files with x (n, 128) and y (n,): lfw-128, lfw-degraded-128
 (with photo, the row of lfw-128 that a face is a degraded copy of), celeba-128,

@@ -34,7 +34,23 @@ _HOMES = {
     "train": "facelink.training",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "Clustering",
+    "Context",
+    "GcnModel",
+    "KnnGraph",
+    "LinkClusterer",
+    "Links",
+    "cluster",
+    "errors",
+    "knn_graph",
+    "load_model",
+    "load_sample",
+    "merge_links",
+    "metrics",
+    "score_links",
+    "train",
+]
 
 if TYPE_CHECKING:
     from facelink import errors, metrics

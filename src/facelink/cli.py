@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -53,7 +53,7 @@ class Commands(click.Group):
             click.echo("facelink: interrupted; nothing was left half-written.", err=True)
             code = INTERRUPTED
         except BrokenPipeError:  # whoever read the output has gone
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             code = 0
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -110,9 +110,9 @@ def demo(output: Path, as_json: bool) -> None:
 @click.option("--method", type=click.Choice(["propagation", "components"]), default="propagation",
               show_default=True, help="How links are merged.")  # fmt: skip
 @click.option("--threshold", type=float, metavar="P",
-              help="Merge links from this likelihood on; higher splits more.  [default: 0.5]")  # fmt: skip
+              help="Merge links from this likelihood on; higher splits more.")  # fmt: skip
 @click.option("--max-size", type=int, metavar="N",
-              help="Cut clusters larger than this at a rising threshold (propagation).")  # fmt: skip
+              help="Cut clusters larger than this apart (propagation).")  # fmt: skip
 @click.option("--dim", type=int, metavar="D", help="Dimension of raw float32 .bin input.")
 @force
 @as_json
@@ -235,8 +235,8 @@ def train(
     click.echo(f"Trained on   {trained['items']:,} items of {trained['identities']:,} identities")
     if model.about["link average precision"] is not None:
         click.echo(
-            f"Link AP      {model.about['link average precision']:.4f} on identities not trained on "
-            f"(epoch {model.about['best epoch']})"
+            f"Link AP      {model.about['link average precision']:.4f} on identities not trained "
+            f"on (epoch {model.about['best epoch']})"
         )
     click.echo(f"Wrote        {output}\n\nNext: facelink cluster INPUT -o DIR --model {output}")
 

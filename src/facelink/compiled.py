@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 from threadpoolctl import threadpool_limits
@@ -22,12 +22,11 @@ from facelink.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Function = TypeVar("Function", bound=Callable)
 
 THREADS_VARIABLE = "FACELINK_THREADS"
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with numba, outside the GIL, and keep the machine code between runs.
 
     numba keeps it beside the source or, where that is read-only, in the user's

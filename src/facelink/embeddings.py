@@ -88,21 +88,21 @@ class UnitRows:
         _to_unit_length(rows, out, status)
         if status.any():
             numbers = np.arange(len(self))[index]
-            _refuse(numbers[status == NOT_FINITE], "contain NaN or infinity", "Remove them")
-            _refuse(numbers[status == ZERO], "are zero vectors, which point nowhere", "Remove them")
+            _refuse("NaN or infinity", numbers[status == NOT_FINITE])
+            _refuse("Zero vectors, which point nowhere,", numbers[status == ZERO])
         return out
 
 
 NOT_FINITE, ZERO = 1, 2
 
 
-def _refuse(rows: NDArray[np.integer], fault: str, remedy: str) -> None:
+def _refuse(fault: str, rows: NDArray[np.integer]) -> None:
     if len(rows):
         shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
         count = "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
         raise InputError(
-            f"Embeddings of {count} {fault}: row {shown} (counted from 0). "
-            f"{remedy}, or look at how they were computed."
+            f"{fault} in {count} of the embeddings: {shown} (counted from 0). "
+            "Remove them, or look at how they were computed."
         )
 
 

@@ -222,7 +222,7 @@ def _build(neighbors, pivots, hops, u, include_pivot):
 @compiled
 def _lists(listed, counts, q, r):
     """Whether r is among the u nearest of q."""
+    found = False
     for c in range(counts[q]):
-        if listed[q, c] == r:
-            return True
-    return False
+        found |= listed[q, c] == r
+    return found

@@ -1,0 +1,1 @@
+"""Reading and writing embeddings, labels and results; the sample collection."""

@@ -33,7 +33,7 @@ def read_embeddings(paths: Sequence[str | Path], *, dim: int | None = None) -> N
     (n, d) array
         A memory map for a single ``.npy`` or ``.bin``.
     """
-    parts = []
+    parts: list[NDArray[Any]] = []
     for path in map(Path, paths):
         readers: dict[str, Callable[[Path], NDArray[Any]]] = {
             ".npy": _read_npy,

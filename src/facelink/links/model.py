@@ -119,20 +119,17 @@ class GcnModel:
 
     architecture: Architecture
     weights: Mapping[str, NDArray[np.float32]] = field(repr=False)
-    context: Context = Context()
+    context: Context = field(default_factory=Context)
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         wanted = self.architecture.weight_shapes()
-        if set(self.weights) != set(wanted):
-            odd = sorted(set(self.weights) ^ set(wanted))
-            raise ModelError(
-                f"the weights do not fit the architecture: {odd[0]} and {len(odd) - 1} others"
-            )
-        for name, shape in wanted.items():
-            if self.weights[name].shape != shape:
+        shapes = {name: array.shape for name, array in self.weights.items()}
+        for name in sorted(wanted.keys() | shapes.keys()):
+            if shapes.get(name) != wanted.get(name):
                 raise ModelError(
-                    f"the array {name} should have the shape {shape}, got {self.weights[name].shape}"
+                    f"the array {name} should have the shape {wanted.get(name)}, got "
+                    f"{shapes.get(name)}"
                 )
 
     @property

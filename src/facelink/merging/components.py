@@ -11,7 +11,7 @@ from facelink.errors import InputError
 from facelink.merging.pairs import Pairs
 
 
-def merge_components(pairs: Pairs, *, threshold: float = 0.5) -> NDArray[np.int64]:
+def merge_components(pairs: Pairs, *, threshold: float = 0.6) -> NDArray[np.int64]:
     """Cut the links below a likelihood and take the connected components of the rest.
 
     Parameters

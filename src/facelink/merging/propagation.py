@@ -24,8 +24,8 @@ from facelink.merging.pairs import Pairs
 def merge_propagation(
     pairs: Pairs,
     *,
-    threshold: float = 0.5,
-    max_size: int = 900,
+    threshold: float = 0.6,
+    max_size: int = 2000,
     step: float = 0.1,
 ) -> NDArray[np.int64]:
     """Cut components that are too large at a rising threshold.
@@ -37,7 +37,9 @@ def merge_propagation(
         The likelihood to start with; links below it never hold. Rising, it
         splits more.
     max_size : int
-        Components within it are clusters. Falling, it cuts more of them apart.
+        Components within it are clusters. Falling, it cuts more of them apart. It
+        should be more than one person can have: the reference code's 900 breaks
+        up anyone with more photos.
     step : float
         The threshold goes this share of the way to 1 each time. Smaller steps
         cut oversized components more gently, and take longer.

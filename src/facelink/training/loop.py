@@ -150,7 +150,7 @@ def train(
     >>> import facelink
     >>> faces = facelink.load_sample()
     >>> model = facelink.train(
-    ...     faces.embeddings[:500], faces.labels[:500], widths=(16, 16), hops=(10, 3), u=3, epochs=1)
+    ...     faces.embeddings[:500], faces.labels[:500], widths=(16, 8), hops=(10, 3), u=3, epochs=1)
     >>> model.architecture.dimension
     128
     """

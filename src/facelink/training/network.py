@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ class LinkNetwork(nn.Module):
         self.normalize = nn.BatchNorm1d(architecture.n_features, affine=False)
         self.convolutions = nn.ModuleList(
             GraphConvolution(d_in, d_out, attention=architecture.aggregator == "attention")
-            for d_in, d_out in zip(dimensions, dimensions[1:], strict=False)
+            for d_in, d_out in pairwise(dimensions)
         )
         self.classifier = nn.Sequential(
             nn.Linear(dimensions[-1], dimensions[-1]),
@@ -187,7 +188,7 @@ class Aggregate(torch.autograd.Function):
 
 
 def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
-    """GX, where the entry of G for each edge is in ``weights``: (edges,), (nodes, d) -> (nodes, d)."""
+    """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
     shape = (batch.n_nodes, batch.n_nodes)
     with warnings.catch_warnings():  # torch calls its CSR matrices beta, once per process
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -213,25 +214,30 @@ def softmax_over_neighbors(scores: Tensor, batch: Batch) -> Tensor:  # (edges,) 
 
 
 def weights_of(network: LinkNetwork) -> dict[str, NDArray[np.float32]]:
-    """The network's weights as arrays, under the names of `Architecture.weight_shapes`."""
-    hidden, slope, output = network.classifier
+    """The network's weights as arrays, under the names of `Architecture.weight_shapes`.
+
+    Torch keeps the matrix of a linear layer transposed.
+    """
+    state = network.state_dict()
+    variance = state["normalize.running_var"] + network.normalize.eps
     tensors = {
-        "normalize.mean": network.normalize.running_mean,
-        "normalize.scale": (network.normalize.running_var + network.normalize.eps).rsqrt(),
-        "classifier.hidden": hidden.weight.T,
-        "classifier.hidden_bias": hidden.bias,
-        "classifier.slope": slope.weight,
-        "classifier.output": output.weight.T,
-        "classifier.output_bias": output.bias,
+        "normalize.mean": state["normalize.running_mean"],
+        "normalize.scale": variance.rsqrt(),
+        "classifier.hidden": state["classifier.0.weight"].T,
+        "classifier.hidden_bias": state["classifier.0.bias"],
+        "classifier.slope": state["classifier.1.weight"],
+        "classifier.output": state["classifier.2.weight"].T,
+        "classifier.output_bias": state["classifier.2.bias"],
     }
-    for depth, convolution in enumerate(network.convolutions):
-        prefix = f"convolutions.{depth}."
-        tensors[prefix + "own"] = convolution.own
-        tensors[prefix + "aggregated"] = convolution.aggregated
-        tensors[prefix + "bias"] = convolution.bias
-        if convolution.attention is not None:
-            tensors[prefix + "attention.target"] = convolution.attention.target.weight.T
-            tensors[prefix + "attention.bias"] = convolution.attention.target.bias
-            tensors[prefix + "attention.source"] = convolution.attention.source.weight.T
-            tensors[prefix + "attention.score"] = convolution.attention.score
-    return {name: t.detach().cpu().float().contiguous().numpy() for name, t in tensors.items()}
+    for name, tensor in state.items():
+        if name.startswith("convolutions."):
+            if name.endswith(".attention.target.bias"):
+                name = name.removesuffix("target.bias") + "bias"
+            elif name.endswith(".weight"):
+                name, tensor = name.removesuffix(".weight"), tensor.T
+            tensors[name] = tensor
+    # Copies, because training goes on in the tensors' own memory.
+    return {
+        name: np.array(tensor.detach().cpu().numpy(), np.float32, order="C")
+        for name, tensor in tensors.items()
+    }

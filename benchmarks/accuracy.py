@@ -1,0 +1,106 @@
+"""The paper's network beside untrained methods: train on half of the people, test on the others.
+
+    python benchmarks/accuracy.py DATA_DIR [--collections lfw-degraded-128 ...]
+
+For each collection (.npz with x and y) the identities are split in two halves by
+a fixed seed. GCN-M, GCN-W and GCN-A are trained on the first and cluster the
+second with facelink's defaults, nothing tuned there; "as in the paper" is GCN-M
+with residuals alone as features and every link alike in the loss. The peers have
+their knob set by oracle on the second half. Saves results/accuracy.{json,md}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from peers import measure, oracle_rows
+from sklearn.metrics import average_precision_score
+from tables import markdown, save
+
+import facelink
+from facelink.training import Epoch
+
+COLUMNS = [
+    "collection", "method", "link AP", "BCubed F", "pairwise F", "NMI", "BCubed P", "BCubed R",
+    "clusters", "knob",
+]  # fmt: skip
+VARIANTS = {
+    "GCN-M": {"aggregator": "mean"},
+    "GCN-W": {"aggregator": "weighted"},
+    "GCN-A": {"aggregator": "attention"},
+    "GCN-M, similarity only": {"balanced": False},
+    "GCN-M, balance only": {"similarity": False},
+    "GCN-M, as in the paper": {"similarity": False, "balanced": False},
+}
+RECIPE = {"widths": (256, 256, 128, 128), "hops": (80, 5), "u": 5, "epochs": 3, "batch_size": 32}
+
+
+def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the items of the first and the second half of the identities."""
+    identities = np.unique(labels)
+    chosen = np.random.default_rng(seed).permutation(identities)[: len(identities) // 2]
+    first = np.isin(labels, chosen)
+    return first, ~first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="DATA_DIR")
+    parser.add_argument("--collections", nargs="+",
+                        default=["lfw-degraded-128", "lfw-degraded-512"])  # fmt: skip
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--swap", action="store_true", help="train on the second half instead")
+    parser.add_argument("--name", default="accuracy", help="of the saved table")
+    options = parser.parse_args()
+
+    rows: list[dict[str, object]] = []
+
+    def add(row: dict[str, object]) -> None:
+        rows.append(row)
+        print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
+        save(options.name, rows, COLUMNS, command="python benchmarks/accuracy.py DATA_DIR",
+             seed=options.seed, swapped=options.swap, recipe=RECIPE)  # fmt: skip
+
+    print(markdown([], COLUMNS))
+    for collection in options.collections:
+        arrays = np.load(options.folder / f"{collection}.npz", allow_pickle=False)
+        x = arrays["x"].astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        train, test = halves(arrays["y"], options.seed)
+        if options.swap:
+            train, test = test, train
+        truth = arrays["y"][test]
+        graph = facelink.knn_graph(x[test], 80)
+        linked = truth[graph.indices] == truth[:, None]
+        plain = average_precision_score(linked.ravel(), graph.similarities.ravel())
+        for row in oracle_rows(x[test], truth):
+            add({"collection": collection, "link AP": float(plain), **row})
+        for variant in options.variants:
+            began = time.monotonic()
+            seconds: list[float] = []
+
+            def note(epoch: Epoch, seconds: list[float] = seconds) -> None:
+                seconds.append(round(epoch.seconds, 1))
+
+            model = facelink.train(
+                x[train], arrays["y"][train], **{**RECIPE, **VARIANTS[variant]}, on_epoch=note
+            )
+            links = facelink.score_links(x[test], graph, model)
+            precision = average_precision_score(linked.ravel(), links.likelihood.ravel())
+            for method in ("propagation", "components"):
+                labels = facelink.merge_links(links, method)
+                scores = measure(truth, labels)
+                add({"collection": collection, "method": f"{variant} + {method}",
+                     "link AP": float(precision), **scores, "knob": "default",
+                     "seconds": round(time.monotonic() - began, 1),
+                     "epochs": seconds})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

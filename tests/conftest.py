@@ -1,0 +1,46 @@
+"""Collections that look like real ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+SIZES = (40, 25, 16, 12, 9, 7, 5, 4, 4, 3, 3, 2, 2, 2) + (1,) * 30
+
+
+class Faces(NamedTuple):
+    embeddings: np.ndarray
+    labels: np.ndarray
+
+
+def make_faces(
+    sizes: tuple[int, ...] = SIZES,
+    dimension: int = 32,
+    noise: float = 0.6,
+    n_copies: int = 3,
+    seed: int = 0,
+) -> Faces:
+    """Unit vectors around long-tailed identities, with singletons and a few exact copies."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    centres = rng.normal(size=(len(sizes), dimension))
+    x = centres[labels] + noise * rng.normal(size=(len(labels), dimension))
+    copied = rng.choice(len(labels), n_copies, replace=False)
+    x, labels = np.concatenate([x, x[copied]]), np.concatenate([labels, labels[copied]])
+    order = rng.permutation(len(labels))
+    x = x[order].astype(np.float32)
+    return Faces(x / np.linalg.norm(x, axis=1, keepdims=True), labels[order])
+
+
+@pytest.fixture(scope="session")
+def faces() -> Faces:
+    return make_faces()
+
+
+@pytest.fixture(scope="session")
+def sample() -> Faces:
+    import facelink
+
+    return Faces(*facelink.load_sample())
