@@ -44,3 +44,17 @@ def sample() -> Faces:
     import facelink
 
     return Faces(*facelink.load_sample())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread():
+    """Networks as small as the tests' only wait for each other on two threads."""
+    try:
+        import torch
+    except ImportError:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

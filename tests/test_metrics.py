@@ -18,7 +18,9 @@ def obvious_bcubed(truth, predicted):
     """The definition: an average over items of an average over items."""
     truth, predicted = np.asarray(truth), np.asarray(predicted)
     correct = (truth[:, None] == truth) & (predicted[:, None] == predicted)
-    precision = np.mean([row[predicted == c].mean() for row, c in zip(correct, predicted, strict=True)])
+    precision = np.mean(
+        [row[predicted == c].mean() for row, c in zip(correct, predicted, strict=True)]
+    )
     recall = np.mean([row[truth == c].mean() for row, c in zip(correct, truth, strict=True)])
     return precision, recall
 

@@ -314,17 +314,17 @@ def _scores(truth: Any, predicted: Any) -> dict[str, Any]:
 
 
 def _print_scores(scores: dict[str, Any]) -> None:
-    click.echo(f"{'':22}precision   recall        F")
+    click.echo(f"{'':24}precision   recall        F")
     rows = {"": scores, ", no singletons": scores["without singletons"]}
     for suffix, part in rows.items():
         for name, title in (("bcubed", "BCubed"), ("pairwise", "Pairwise")):
             values = part[name]
             click.echo(
-                f"{title + suffix:22}{values['precision']:9.4f}{values['recall']:9.4f}"
+                f"{title + suffix:24}{values['precision']:9.4f}{values['recall']:9.4f}"
                 f"{values['f']:9.4f}"
             )
         click.echo(
-            f"{'NMI' + suffix:22}{part['nmi']:9.4f}  (arithmetic {part['nmi arithmetic']:.4f})"
+            f"{'NMI' + suffix:24}{part['nmi']:9.4f}  (arithmetic {part['nmi arithmetic']:.4f})"
         )
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import make_faces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import make_faces
 from facelink import embeddings, knn_graph
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
@@ -48,8 +48,8 @@ def test_the_graph_does_not_depend_on_tiles_threads_or_what_fits_in_memory(monke
     x = x[(np.abs(x) > 0.5).any(axis=1)]
     wanted = knn_graph(x, 15)
     for queries, tile, threads in ((7, 11, 1), (64, 300, 2), (300, 5, 3)):
-        monkeypatch.setattr(exact.nearest, "__kwdefaults__",
-                            {**exact.nearest.__kwdefaults__, "queries": queries, "tile": tile})  # fmt: skip
+        monkeypatch.setattr(exact, "QUERIES", queries)
+        monkeypatch.setattr(exact, "TILE", tile)
         graph = knn_graph(x, 15, n_threads=threads)
         np.testing.assert_array_equal(graph.indices, wanted.indices)
         np.testing.assert_array_equal(graph.similarities, wanted.similarities)

@@ -28,8 +28,6 @@ def nearest(
     *,
     n_threads: int | None = None,
     report: Callable[[int, int], None],
-    queries: int = QUERIES,
-    tile: int = TILE,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Find the k nearest of ``items`` for each of ``items``, itself excepted.
 
@@ -52,7 +50,7 @@ def nearest(
         products = np.empty(candidates.shape, np.float32)
         counts = np.zeros(len(mine), np.int64)
         floors = np.full(len(mine), -np.inf, np.float32)
-        for part in blocks(n_items, tile):
+        for part in blocks(n_items, TILE):
             scores = mine @ rows[items[part]].T
             _nominate(
                 scores, block.start, part.start, k, slack, candidates, products, counts, floors
@@ -65,7 +63,7 @@ def nearest(
 
     done = 0
     report(done, n_items)
-    for block in in_threads(search, blocks(n_items, queries), n_threads=n_threads):
+    for block in in_threads(search, blocks(n_items, QUERIES), n_threads=n_threads):
         done += block.stop - block.start
         report(done, n_items)
     return indices, similarities

@@ -1,0 +1,243 @@
+"""The command as people and scripts use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from conftest import make_faces
+from facelink.cli import main
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def some(sample, tmp_path) -> Path:
+    np.save(tmp_path / "faces.npy", sample.embeddings[:400])
+    (tmp_path / "truth.txt").write_text("".join(f"{y}\n" for y in sample.labels[:400]))
+    return tmp_path / "faces.npy"
+
+
+def refused(result, *said: str) -> None:
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert 1 <= len(lines) <= 3, result.stderr
+    assert "Traceback" not in result.output
+    for words in said:
+        assert words in result.stderr
+
+
+def test_help_fits_a_terminal():
+    for command in ((), ("demo",), ("cluster",), ("train",), ("evaluate",)):
+        result = run(*command, "--help")
+        assert result.exit_code == 0
+        assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_demo_writes_and_scores(tmp_path):
+    result = run("demo", "-o", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    for words in ("BCubed", "NMI", "labels.npy", "Singletons", "Next: facelink evaluate"):
+        assert words in result.output
+    assert run("demo", "-o", tmp_path / "demo").exit_code == 0  # may be run again
+    said = json.loads(run("demo", "-o", tmp_path / "demo", "--json").stdout)
+    assert said["scores"]["bcubed"]["f"] > 0.97
+
+
+def test_cluster_writes_its_three_files(some, tmp_path):
+    folder = tmp_path / "deep" / "people"
+    result = run("cluster", some, "-o", folder)
+    assert result.exit_code == 0, result.output
+    labels = np.load(folder / "labels.npy")
+    summary = json.loads((folder / "summary.json").read_text())
+    table = (folder / "clusters.csv").read_text().splitlines()
+    sizes = np.bincount(labels)
+    assert summary["items"] == 400
+    assert summary["clusters"] == (sizes > 1).sum()
+    assert summary["singletons"] == (sizes == 1).sum()
+    assert summary["largest clusters"][0] == sizes[0]
+    assert table[0] == "item,cluster,confidence"
+    assert [int(line.split(",")[1]) for line in table[1:]] == labels.tolist()
+    assert all(0 <= float(line.split(",")[2]) <= 1 for line in table[1:])
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "clusters.csv",
+        "labels.npy",
+        "summary.json",
+    ]
+    assert "400" in result.stdout
+
+
+def test_a_result_is_never_overwritten_unasked(some, tmp_path):
+    folder = tmp_path / "people"
+    assert run("cluster", some, "-o", folder).exit_code == 0
+    before = (folder / "labels.npy").read_bytes()
+    refused(
+        run("cluster", some, "-o", folder, "--threshold", "1"), "already holds a result", "--force"
+    )
+    assert (folder / "labels.npy").read_bytes() == before
+    assert run("cluster", some, "-o", folder, "--threshold", "1", "--force").exit_code == 0
+    assert (folder / "labels.npy").read_bytes() != before
+
+
+def test_json_is_all_that_machines_see(some, tmp_path):
+    result = run("cluster", some, "-o", tmp_path / "people", "--json")
+    assert json.loads(result.stdout)["items"] == 400
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 5])
+def test_a_handful_of_items_is_no_error(some, tmp_path, n_items):
+    np.save(tmp_path / "few.npy", np.load(some)[:n_items])
+    result = run("cluster", tmp_path / "few.npy", "-o", tmp_path / "people")
+    assert result.exit_code == 0, result.output
+    assert "little to go on" in result.stdout
+
+
+def test_bad_input_is_a_plain_message_and_writes_nothing(some, tmp_path):
+    x = np.load(some).astype(np.float32)
+    holed = x.copy()
+    holed[[3, 9], 5] = np.nan
+    zeroed = x.copy()
+    zeroed[11] = 0
+    infinite = x.copy()
+    infinite[2] = np.inf
+    cases = {
+        "empty": (x[:0], "empty"),
+        "nan": (holed, "3, 9"),
+        "inf": (infinite, ": 2 "),
+        "zero": (zeroed, "11"),
+        "text": (np.array([["a", "b"]]), "text"),
+        "flat": (x.ravel(), "1-d"),
+        "cube": (x.reshape(400, 2, 64), "3-d"),
+        "narrow": (x[:, :64], "facelink train"),
+    }
+    for name, (array, said) in cases.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        refused(run("cluster", tmp_path / f"{name}.npy", "-o", tmp_path / "out"), said)
+    np.save(tmp_path / "object.npy", np.array([[1, None]], object), allow_pickle=True)
+    refused(run("cluster", tmp_path / "object.npy", "-o", tmp_path / "out"), "Python objects")
+    refused(run("cluster", tmp_path / "missing.npy", "-o", tmp_path / "out"), "There is no file")
+    (tmp_path / "cut.npy").write_bytes(some.read_bytes()[:1000])
+    refused(run("cluster", tmp_path / "cut.npy", "-o", tmp_path / "out"), "truncated")
+    refused(run("cluster", some, "-o", tmp_path / "out", "--model", "nobody"), "no model 'nobody'")
+    refused(run("cluster", some, "-o", tmp_path / "out", "--threshold", "2"), "from 0 to 1")
+    refused(run("cluster", some, "-o", some), "is a file")
+    refused(run("cluster", some, "-o", some / "inside"), "Cannot make the folder")
+    assert not (tmp_path / "out").exists()
+    assert run("cluster", some).exit_code == 2  # no -o
+
+
+def test_evaluate_in_the_order_of_scikit_learn(some, tmp_path):
+    (tmp_path / "a.txt").write_text("0\n0\n1\n1\n")
+    (tmp_path / "b.txt").write_text("0\n0\n0\n1\n")
+    said = json.loads(run("evaluate", tmp_path / "a.txt", tmp_path / "b.txt", "--json").stdout)
+    assert said["bcubed"]["precision"] == pytest.approx(2 / 3)
+    assert said["bcubed"]["recall"] == pytest.approx(3 / 4)
+    assert said["clusters"] == 2
+    shown = run("evaluate", tmp_path / "a.txt", tmp_path / "b.txt").stdout
+    assert "0.6667" in shown
+
+
+def test_evaluate_takes_the_folder_that_cluster_wrote(some, tmp_path):
+    assert run("cluster", some, "-o", tmp_path / "people").exit_code == 0
+    folder = run("evaluate", tmp_path / "truth.txt", tmp_path / "people", "--json")
+    table = run("evaluate", tmp_path / "truth.txt", tmp_path / "people" / "clusters.csv", "--json")
+    assert folder.stdout == table.stdout
+    assert json.loads(folder.stdout)["bcubed"]["f"] > 0.9
+
+
+def test_evaluate_refuses_labels_of_another_length(tmp_path):
+    (tmp_path / "a.txt").write_text("0\n0\n1\n")
+    (tmp_path / "b.txt").write_text("0\n0\n")
+    refused(run("evaluate", tmp_path / "a.txt", tmp_path / "b.txt"), "got 3 and 2")
+
+
+def test_train_and_cluster_with_the_model(tmp_path):
+    pytest.importorskip("torch")
+    faces = make_faces((30, 20, 15, 10, 8, 6, 5, 5, 4, 3, 3, 2, 2), seed=2)
+    np.save(tmp_path / "x.npy", faces.embeddings)
+    np.save(tmp_path / "y.npy", faces.labels)
+    model = tmp_path / "models" / "mine.safetensors"
+    options = ("--hops", "15,3", "-u", "3", "--widths", "16,8", "--epochs", "2")
+    result = run("train", tmp_path / "x.npy", tmp_path / "y.npy", "-o", model, *options)
+    assert result.exit_code == 0, result.output
+    assert "Link AP" in result.stdout
+    assert "epoch 2: loss" in result.stderr
+    assert [p.name for p in model.parent.iterdir()] == ["mine.safetensors"]  # no checkpoint left
+    refused(run("train", tmp_path / "x.npy", tmp_path / "y.npy", "-o", model, *options), "--force")
+    found = run("cluster", tmp_path / "x.npy", "-o", tmp_path / "out", "--model", model)
+    assert found.exit_code == 0, found.output
+
+
+def test_train_refuses_what_it_cannot_use(tmp_path):
+    pytest.importorskip("torch")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 8)))
+    (tmp_path / "y.txt").write_text("1\n2\n")
+    model = tmp_path / "m.safetensors"
+    refused(run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", model), "got 2")
+    refused(run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", tmp_path / "m.pt"),
+            "should end in .safetensors")  # fmt: skip
+    bad = run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", model, "--hops", "a,b")
+    assert bad.exit_code == 2
+    assert "whole numbers with commas" in bad.stderr
+    assert not model.exists()
+
+
+def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProcess:
+    """Send Ctrl-C to the command when it has written something to stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "facelink", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FACELINK_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    heard = ""
+    if wait_for:
+        while wait_for not in heard:
+            line = process.stderr.readline()
+            assert line, heard
+            heard += line
+    else:
+        time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, heard + err)
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_half_written(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60_000, 128)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = interrupt(["cluster", str(tmp_path / "x.npy"), "-o", str(tmp_path / "out")], "")
+    assert done.returncode == 130, done.stderr
+    assert "interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_in_training_keeps_the_checkpoint_and_goes_on(tmp_path):
+    pytest.importorskip("torch")
+    faces = make_faces((30, 20, 15, 10, 8, 6, 5, 5, 4, 3, 3, 2, 2), seed=2)
+    np.save(tmp_path / "x.npy", faces.embeddings)
+    np.save(tmp_path / "y.npy", faces.labels)
+    model = tmp_path / "m.safetensors"
+    arguments = ["train", str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), "-o", str(model),
+                 "--hops", "15,3", "-u", "3", "--widths", "16,8", "--epochs", "300"]  # fmt: skip
+    done = interrupt(arguments, "epoch 2:")
+    assert done.returncode == 130, done.stderr
+    assert not model.exists()
+    assert (tmp_path / "m.checkpoint").exists()
+    again = interrupt(arguments, "epoch 5:")
+    assert "Going on from" in again.stderr
+    assert "epoch 1:" not in again.stderr

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import facelink
+from facelink import KnnGraph, Links
+from facelink.errors import InputError, ModelError
+from facelink.metrics import bcubed, pairwise
+from facelink.pipeline import confidence_of
+
+
+def test_groups_people_the_model_has_not_seen(sample):
+    found = facelink.cluster(sample.embeddings)
+    assert found.labels.shape == sample.labels.shape
+    assert bcubed(sample.labels, found.labels).f > 0.97
+    assert pairwise(sample.labels, found.labels).f > 0.97
+    assert found.notes == ()
+
+
+def test_labels_run_from_the_largest_cluster_to_the_singletons(sample):
+    labels = facelink.cluster(sample.embeddings[:600]).labels
+    sizes = np.bincount(labels)
+    assert (sizes > 0).all()
+    assert (np.diff(sizes) <= 0).all()
+
+
+def test_is_the_stages_in_order(sample):
+    x = sample.embeddings[:500]
+    graph = facelink.knn_graph(x, 80)
+    links = facelink.score_links(x, graph, "mobileface-128")
+    np.testing.assert_array_equal(facelink.cluster(x).labels, facelink.merge_links(links))
+
+
+def test_the_scale_and_type_of_embeddings_do_not_matter(sample):
+    x = sample.embeddings[:400]
+    wanted = facelink.cluster(x).labels
+    for other in (x.astype(np.float64) * 7, x.astype(np.float32), x.tolist()):
+        np.testing.assert_array_equal(facelink.cluster(other).labels, wanted)
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 5])
+def test_a_handful_of_items_gets_a_result_and_a_word(sample, n_items):
+    found = facelink.cluster(sample.embeddings[:n_items])
+    assert found.labels.shape == (n_items,)
+    assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
+    assert any("little to go on" in note for note in found.notes)
+    assert any("k = 80" in note for note in found.notes)
+
+
+def test_stored_copies_are_one_person(sample):
+    x = np.concatenate([sample.embeddings[:300], np.repeat(sample.embeddings[:1], 200, axis=0)])
+    labels = facelink.cluster(x).labels
+    assert len(set(labels[300:]) | {labels[0]}) == 1
+    alone = facelink.cluster(np.repeat(sample.embeddings[:1], 4, axis=0)).labels
+    assert alone.tolist() == [0, 0, 0, 0]
+
+
+def test_confidence_by_hand():
+    neighbors = np.array([[1, 2], [0, 2], [0, 1], [2, 0]], np.int32)
+    likelihood = np.array([[0.9, 0.2], [0.9, 0.4], [0.2, 0.4], [0.1, 0.0]], np.float32)
+    links = Links(KnnGraph(neighbors, np.zeros((4, 2), np.float32)), likelihood)
+    confidence = confidence_of(links, np.array([0, 0, 1, 2]))
+    # Inside 0.9 and outside 0.2 or 0.4; alone with 0.4 or 0.1 to the others.
+    np.testing.assert_allclose(confidence, [0.85, 0.75, 0.6, 0.9], atol=1e-6)
+
+
+def test_method_and_options_reach_the_merging(sample):
+    x = sample.embeddings[:400]
+    strict = facelink.cluster(x, method="components", options={"threshold": 1.0}).labels
+    loose = facelink.cluster(x, method="components", options={"threshold": 0.0}).labels
+    assert len(np.unique(strict)) > len(np.unique(facelink.cluster(x).labels))
+    assert len(np.unique(loose)) < 5
+
+
+def test_another_dimension_names_the_way_out():
+    with pytest.raises(ModelError, match=r"128 dimensions, got 64\.\n.*facelink train --help"):
+        facelink.cluster(np.eye(64))
+
+
+def test_bad_values_are_refused_before_any_work(sample):
+    x = sample.embeddings[:50].astype(np.float32)
+    x[7, 3] = np.nan
+    with pytest.raises(InputError, match="in 1 row of the embeddings: 7 "):
+        facelink.cluster(x)
+
+
+def test_progress_names_the_stages(sample):
+    seen = []
+    facelink.cluster(sample.embeddings[:100], progress=lambda *r: seen.append(r))
+    assert [stage for stage, done, _ in seen if done == 100] == ["neighbours", "links"]
