@@ -20,7 +20,6 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 import facelink
-from facelink.training import Epoch
 from peers import measure, oracle_rows
 from tables import markdown, save
 
@@ -53,9 +52,12 @@ def trained(x: np.ndarray, labels: np.ndarray, variant: str, folder: Path) -> fa
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         model = facelink.train(
-            x, labels, **{**RECIPE, **VARIANTS[variant]}, checkpoint=path.with_suffix(".checkpoint"),
+            x,
+            labels,
+            **{**RECIPE, **VARIANTS[variant]},
+            checkpoint=path.with_suffix(".checkpoint"),
             on_epoch=lambda epoch: print(epoch, file=sys.stderr, flush=True),
-        )  # fmt: skip
+        )
         model.save(path)
     return facelink.load_model(path)
 
@@ -97,11 +99,11 @@ def main() -> None:
         for row in oracle_rows(x[test], truth):
             add({"collection": collection, "link AP": float(plain), **row})
         for variant in options.variants:
-            model = trained(x[train], arrays["y"][train], variant,
-                            options.models / f"{collection}-{options.seed}{options.swap:d}")  # fmt: skip
+            folder = options.models / f"{collection}-{options.seed}{options.swap:d}"
+            model = trained(x[train], arrays["y"][train], variant, folder)
             links = facelink.score_links(x[test], graph, model)
             precision = average_precision_score(linked.ravel(), links.likelihood.ravel())
-            for method in ("propagation", "components"):
+            for method in ("map-equation", "propagation", "components"):
                 labels = facelink.merge_links(links, method)
                 scores = measure(truth, labels)
                 add({"collection": collection, "method": f"{variant} + {method}",

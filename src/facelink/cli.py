@@ -107,8 +107,8 @@ def demo(output: Path, as_json: bool) -> None:
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR",
               help="Folder for the result: labels.npy, clusters.csv, summary.json.")  # fmt: skip
 @click.option("--model", metavar="NAME|FILE", help="The model, by name or file.")
-@click.option("--method", type=click.Choice(["propagation", "components"]), default="propagation",
-              show_default=True, help="How links are merged.")  # fmt: skip
+@click.option("--method", type=click.Choice(["map-equation", "propagation", "components"]),
+              default="map-equation", show_default=True, help="How links are merged.")  # fmt: skip
 @click.option("--threshold", type=float, metavar="P",
               help="Merge links from this likelihood on; higher splits more.")  # fmt: skip
 @click.option("--max-size", type=int, metavar="N",

@@ -28,7 +28,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         A trained network, or the name or path of one.
     context : Context, optional
         The subgraphs to read links from; the model's own by default.
-    method : {"propagation", "components"}
+    method : {"map-equation", "propagation", "components"}
         How links are merged; see `facelink.merge_links`.
     options : mapping, optional
         Options of the method, such as ``{"threshold": 0.6}``.
@@ -64,7 +64,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         *,
         model: GcnModel | str = DEFAULT_MODEL,
         context: Context | None = None,
-        method: str = "propagation",
+        method: str = "map-equation",
         options: Mapping[str, Any] | None = None,
         n_threads: int | None = None,
     ) -> None:

@@ -48,7 +48,7 @@ def cluster(
     *,
     model: GcnModel | str = DEFAULT_MODEL,
     context: Context | None = None,
-    method: str = "propagation",
+    method: str = "map-equation",
     options: Mapping[str, Any] | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
@@ -63,7 +63,7 @@ def cluster(
         A trained network, or the name or path of one.
     context : Context, optional
         The subgraphs to read links from; the model's own by default.
-    method : {"propagation", "components"}
+    method : {"map-equation", "propagation", "components"}
         How links are merged; see `merge_links`.
     options : mapping, optional
         Options of the method, such as ``{"threshold": 0.6}``.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from facelink import KnnGraph, Links, merge_links
 from facelink.errors import InputError
-from facelink.merging import by_size, join_directions
+from facelink.merging import METHODS, by_size, join_directions
 from facelink.merging.components import merge_components
 from facelink.merging.pairs import Pairs
 from facelink.merging.propagation import merge_propagation, rising_thresholds
@@ -159,24 +159,26 @@ def test_labels_are_numbered_by_size_then_by_first_item():
 
 def test_merge_links_numbers_the_largest_cluster_zero():
     links = links_of([[1], [0], [3], [4], [3]], [[0.9], [0.9], [0.9], [0.9], [0.9]])
-    for method in ("components", "propagation"):
+    for method in METHODS:
         assert merge_links(links, method).tolist() == [1, 1, 0, 0, 0]
 
 
 def test_no_links_at_all_leave_everyone_alone():
     links = Links(KnnGraph(np.empty((1, 0), np.int32), np.empty((1, 0), np.float32)),
                   np.empty((1, 0), np.float32))  # fmt: skip
-    for method in ("components", "propagation"):
+    for method in METHODS:
         assert merge_links(links, method).tolist() == [0]
 
 
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [
-        ("average", {}, "one of components, propagation"),
+        ("average", {}, "one of map-equation, propagation, components"),
         ("components", {"threshold": 1.5}, "threshold should be a number from 0 to 1"),
         ("components", {"threshold": "high"}, "threshold should be a number"),
         ("components", {"max_size": 3}, "no such option"),
+        ("map-equation", {"max_size": 3}, "no such option"),
+        ("map-equation", {"threshold": -1}, "threshold should be a number from 0 to 1"),
         ("propagation", {"max_size": 0}, "max_size should be"),
         ("propagation", {"step": 0}, "step should be above 0"),
         ("propagation", {"threshold": float("nan")}, "threshold should be a number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,20 @@ from numpy.typing import NDArray
 from facelink.errors import InputError
 from facelink.links import Links
 from facelink.merging.components import merge_components
+from facelink.merging.map_equation import merge_map_equation
 from facelink.merging.pairs import Pairs, join_directions
 from facelink.merging.propagation import merge_propagation
 
 __all__ = ["METHODS", "Pairs", "join_directions", "merge_links"]
 
-METHODS = {"components": merge_components, "propagation": merge_propagation}
+METHODS: dict[str, Callable[..., NDArray[np.int64]]] = {
+    "map-equation": merge_map_equation,
+    "propagation": merge_propagation,
+    "components": merge_components,
+}
 
 
-def merge_links(links: Links, method: str = "propagation", **options: Any) -> NDArray[np.int64]:
+def merge_links(links: Links, method: str = "map-equation", **options: Any) -> NDArray[np.int64]:
     """Merge links into clusters.
 
     Parameters
@@ -26,13 +32,16 @@ def merge_links(links: Links, method: str = "propagation", **options: Any) -> ND
     links : Links
         A pair seen from both sides counts with the mean of its two
         likelihoods, a pair seen from one side with the one it has.
-    method : {"propagation", "components"}
+    method : {"map-equation", "propagation", "components"}
         ``"components"`` takes the connected components of the links from a
         likelihood on. ``"propagation"``, the paper's, takes those apart again,
         at ever higher likelihoods, that are larger than a maximum size.
+        ``"map-equation"`` finds the groups that a random walk on the links
+        seldom leaves: a few wrong links do not join two people.
     **options
-        Of the method: see `facelink.merging.components.merge_components` and
-        `facelink.merging.propagation.merge_propagation`.
+        Of the method: see `facelink.merging.map_equation.merge_map_equation`,
+        `facelink.merging.propagation.merge_propagation` and
+        `facelink.merging.components.merge_components`.
 
     Returns
     -------

@@ -1,0 +1,284 @@
+r"""Merging by the map equation: clusters in which a random walk on the links stays long.
+
+The two-level map equation (Rosvall and Bergstrom 2008) is the mean number of
+bits that describe a step of the walk, given modules m with the share
+:math:`p_m` of all visits and the share :math:`q_m` of all steps that leave m:
+
+.. math::
+
+    L = f(q) - 2 \sum_m f(q_m) - \sum_i f(p_i) + \sum_m f(q_m + p_m),
+    \quad q = \sum_m q_m, \quad f(x) = x \log_2 x
+
+Modules that the walk rarely leaves make it short. Unlike connected components,
+one wrong link between two people does not join them: the walk seldom takes it.
+Nobody has to say how large a person may be.
+
+The search: move single nodes to the neighbouring module that shortens L most,
+until none moves; then modules as wholes, and so on. Then again from the modules
+found: single nodes, and the parts into which each module falls on its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+
+from facelink.compiled import compiled
+from facelink.merging.components import check_share
+from facelink.merging.pairs import Pairs
+
+ROUNDS = 10  # at most; two or three are usual
+ENOUGH = 1e-5  # stop when a round shortens L by less than this share
+
+
+def merge_map_equation(pairs: Pairs, *, threshold: float = 0.6, seed: int = 0) -> NDArray[np.int64]:
+    """Cut the links below a likelihood and minimise the map equation over the rest.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    threshold : float
+        Links of at least this likelihood count, with their likelihood as the
+        weight. Rising, it splits more.
+    seed : int
+        Of the order in which nodes are tried. The same seed gives the same labels.
+
+    Returns
+    -------
+    (n,) int array of labels
+    """
+    check_share("threshold", threshold)
+    kept = pairs.at_least(threshold)
+    shape = (pairs.n_items, pairs.n_items)
+    ends = (np.concatenate([kept.first, kept.second]), np.concatenate([kept.second, kept.first]))
+    weights = np.concatenate([kept.likelihood, kept.likelihood]).astype(np.float64)
+    links = coo_array((weights, ends), shape=shape).tocsr()
+    return find_modules(links, seed=seed)[0]
+
+
+def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64], float]:
+    """Modules of a symmetric graph and their code length in bits per step."""
+    n_nodes = links.shape[0]
+    total = links.sum()
+    if total == 0:
+        return np.arange(n_nodes), 0.0
+    flow = (links / total).tocsr()
+    visits = np.asarray(flow.sum(axis=1)).ravel()
+    rng = np.random.default_rng(seed)
+
+    modules = _grow(flow, visits, np.arange(n_nodes), rng)
+    length = code_length(flow, visits, modules)
+    for _ in range(ROUNDS):
+        before = length
+        for parts in (np.arange(n_nodes), _parts(flow, visits, modules, rng)):
+            tuned = _regroup(flow, visits, parts, modules, rng)
+            tuned_length = code_length(flow, visits, tuned)
+            if tuned_length < length:
+                modules, length = tuned, tuned_length
+        if length > before * (1 - ENOUGH):
+            break
+    return modules, length
+
+
+def code_length(flow: csr_array, visits: NDArray[np.float64], modules: NDArray[np.int64]) -> float:
+    """The map equation L, in bits per step."""
+    n_modules = int(modules.max()) + 1
+    ends = flow.tocoo()
+    leaving = modules[ends.row] != modules[ends.col]
+    exits = _sum_by(modules[ends.row[leaving]], ends.data[leaving], n_modules)
+    inside = _sum_by(modules, visits, n_modules)
+    return float(
+        _plogp(exits.sum())
+        - 2 * _plogp(exits).sum()
+        - _plogp(visits).sum()
+        + _plogp(exits + inside).sum()
+    )
+
+
+def _plogp(x: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    x = np.asarray(x, np.float64)
+    return x * np.log2(x, out=np.zeros_like(x), where=x > 0)
+
+
+def _grow(
+    flow: csr_array,
+    visits: NDArray[np.float64],
+    modules: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Move nodes, then the modules found as wholes, and so on until nothing moves."""
+    modules = _move(flow, visits, modules, rng)
+    while True:
+        grouped, group_visits = _aggregate(flow, visits, modules)
+        joined = _move(grouped, group_visits, np.arange(len(group_visits)), rng)
+        if len(np.unique(joined)) == len(joined):
+            return modules
+        modules = _renumber(joined[modules])
+
+
+def _regroup(
+    flow: csr_array,
+    visits: NDArray[np.float64],
+    parts: NDArray[np.int64],
+    modules: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Move parts of modules, starting from the modules that they are in, then grow."""
+    grouped, part_visits = _aggregate(flow, visits, parts)
+    module_of_part = np.empty(len(part_visits), np.int64)
+    module_of_part[parts] = modules
+    found = _grow(grouped, part_visits, module_of_part, rng)
+    return _renumber(found[parts])
+
+
+def _parts(
+    flow: csr_array,
+    visits: NDArray[np.float64],
+    modules: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """The modules of the graph without the links between modules."""
+    ends = flow.tocoo()
+    inside = modules[ends.row] == modules[ends.col]
+    alone = coo_array(
+        (ends.data[inside], (ends.row[inside], ends.col[inside])), shape=flow.shape
+    ).tocsr()
+    return _grow(alone, np.asarray(alone.sum(axis=1)).ravel(), np.arange(flow.shape[0]), rng)
+
+
+def _aggregate(
+    flow: csr_array, visits: NDArray[np.float64], modules: NDArray[np.int64]
+) -> tuple[csr_array, NDArray[np.float64]]:
+    """The graph whose nodes are the modules; what stays inside one is left out."""
+    n_modules = int(modules.max()) + 1
+    ends = flow.tocoo()
+    rows, columns = modules[ends.row], modules[ends.col]
+    between = rows != columns
+    grouped = coo_array(
+        (ends.data[between], (rows[between], columns[between])), shape=(n_modules, n_modules)
+    ).tocsr()
+    return grouped, _sum_by(modules, visits, n_modules)
+
+
+def _sum_by(
+    modules: NDArray[np.int64], values: NDArray[np.float64], n_modules: int
+) -> NDArray[np.float64]:
+    return np.bincount(modules, weights=values, minlength=n_modules).astype(np.float64)
+
+
+def _renumber(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _move(
+    flow: csr_array,
+    visits: NDArray[np.float64],
+    modules: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    moved = modules.astype(np.int64)
+    order = rng.permutation(len(visits))
+    _move_nodes(flow.indptr, flow.indices, flow.data, visits, moved, order)
+    return _renumber(moved)
+
+
+@compiled
+def _f(x):
+    return x * np.log2(x) if x > 1e-300 else 0.0
+
+
+@compiled
+def _move_nodes(starts, columns, flow, visits, modules, order):
+    """Move each node to the neighbouring module that shortens L most, until none moves."""
+    n_nodes = len(visits)
+    inside = np.zeros(n_nodes)  # share of visits of each module
+    exits = np.zeros(n_nodes)  # share of steps that leave it
+    members = np.zeros(n_nodes, np.int64)
+    for i in range(n_nodes):
+        inside[modules[i]] += visits[i]
+        members[modules[i]] += 1
+        for e in range(starts[i], starts[i + 1]):
+            if modules[columns[e]] != modules[i]:
+                exits[modules[i]] += flow[e]
+    all_exits = exits.sum()
+    empty = np.empty(n_nodes, np.int64)  # a stack of modules without members
+    n_empty = 0
+    for m in range(n_nodes):
+        if members[m] == 0:
+            empty[n_empty] = m
+            n_empty += 1
+
+    to_module = np.zeros(n_nodes)  # flow from the node at hand into each module
+    touched = np.empty(n_nodes, np.int64)
+    waiting = np.ones(n_nodes, np.bool_)  # whose surroundings have changed
+    n_waiting = n_nodes
+    while n_waiting > 0:
+        for position in range(n_nodes):
+            i = order[position]
+            if not waiting[i]:
+                continue
+            waiting[i] = False
+            n_waiting -= 1
+            own = modules[i]
+            n_touched = 0
+            leaving = 0.0
+            for e in range(starts[i], starts[i + 1]):
+                if columns[e] == i:
+                    continue
+                m = modules[columns[e]]
+                if to_module[m] == 0.0:
+                    touched[n_touched] = m
+                    n_touched += 1
+                to_module[m] += flow[e]
+                leaving += flow[e]
+            p = visits[i]
+            own_exits = exits[own] - leaving + 2 * to_module[own]  # without the node
+            if members[own] == 1:
+                own_exits = 0.0
+            own_inside = inside[own] - p
+            taken_away = (
+                -2 * (_f(own_exits) - _f(exits[own]))
+                + _f(own_exits + own_inside)
+                - _f(exits[own] + inside[own])
+            )
+            best, best_change, best_exits = own, -1e-12, 0.0
+            # The neighbouring modules and, to break out, one without members.
+            n_choices = n_touched + (1 if members[own] > 1 and n_empty > 0 else 0)
+            for c in range(n_choices):
+                m = touched[c] if c < n_touched else empty[n_empty - 1]
+                if m == own:
+                    continue
+                m_exits = exits[m] + leaving - 2 * to_module[m]
+                change = (
+                    _f(all_exits - exits[own] - exits[m] + own_exits + m_exits)
+                    - _f(all_exits)
+                    + taken_away
+                    - 2 * (_f(m_exits) - _f(exits[m]))
+                    + _f(m_exits + inside[m] + p)
+                    - _f(exits[m] + inside[m])
+                )
+                if change < best_change:
+                    best, best_change, best_exits = m, change, m_exits
+            for c in range(n_touched):
+                to_module[touched[c]] = 0.0
+            if best == own:
+                continue
+            if members[best] == 0:
+                n_empty -= 1
+            all_exits += own_exits + best_exits - exits[own] - exits[best]
+            exits[own], exits[best] = own_exits, best_exits
+            inside[own] = own_inside
+            inside[best] += p
+            members[own] -= 1
+            members[best] += 1
+            if members[own] == 0:
+                exits[own] = inside[own] = 0.0
+                empty[n_empty] = own
+                n_empty += 1
+            modules[i] = best
+            for e in range(starts[i], starts[i + 1]):
+                j = columns[e]
+                if not waiting[j] and modules[j] != best:
+                    waiting[j] = True
+                    n_waiting += 1
