@@ -18,7 +18,8 @@ from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 
 QUERIES, TILE = 512, 4096  # 8 MB of similarities per thread: they stay in the cache
-SPARE = 64
+SETTLED = 64  # queries whose candidates are read at once where the collection is on disk
+SPARE = 64  # candidates beyond 4 k that a query has room for
 
 
 def nearest(
@@ -50,15 +51,23 @@ def nearest(
         products = np.empty(candidates.shape, np.float32)
         counts = np.zeros(len(mine), np.int64)
         floors = np.full(len(mine), -np.inf, np.float32)
-        for part in blocks(n_items, TILE):
-            scores = mine @ rows[items[part]].T
+        for tile in blocks(n_items, TILE):
+            scores = mine @ rows[items[tile]].T
             _nominate(
-                scores, block.start, part.start, k, slack, candidates, products, counts, floors
+                scores, block.start, tile.start, k, slack, candidates, products, counts, floors
             )
-        for start in range(0, len(mine), SPARE):
-            some = slice(start, start + SPARE)
-            _settle(rows, items, block.start + start, mine[some], candidates[some], counts[some],
-                    indices, similarities)  # fmt: skip
+        for q in range(len(mine)):
+            _drop_far(candidates[q], products[q], counts, q, k, slack)
+        for start in range(0, len(mine), SETTLED):
+            some = slice(start, min(start + SETTLED, len(mine)))
+            found = slice(block.start + some.start, block.start + some.stop)
+            others, place = _read_candidates(rows, items, candidates[some], counts[some])
+            _settle(
+                mine[some], others, place, items, candidates[some], counts[some],
+                indices[found], similarities[found],
+            )  # fmt: skip
+        for crowded in np.flatnonzero(counts == CROWDED):
+            _search_plainly(rows, items, block.start + int(crowded), indices, similarities)
         return block
 
     done = 0
@@ -80,68 +89,109 @@ def _nominate(scores, first_query, first_item, k, slack, candidates, products, c
     """
     capacity = candidates.shape[1]
     for q in range(scores.shape[0]):
-        count, floor = counts[q], floors[q]
-        if count == CROWDED:
+        if counts[q] == CROWDED:
             continue
         own = first_query + q - first_item
+        floor = floors[q]
         for j in range(scores.shape[1]):
             if scores[q, j] < floor or j == own:
                 continue
-            if count == capacity:
-                floor = np.partition(products[q], capacity - k)[capacity - k] - slack
-                kept = 0
-                for c in range(count):
-                    if products[q, c] >= floor:
-                        candidates[q, kept] = candidates[q, c]
-                        products[q, kept] = products[q, c]
-                        kept += 1
-                count = kept
-                if count == capacity:
-                    count = CROWDED
+            if counts[q] == capacity:
+                floor = _drop_far(candidates[q], products[q], counts, q, k, slack)
+                if counts[q] == capacity:
+                    counts[q] = CROWDED
                     break
                 if scores[q, j] < floor:
                     continue
-            candidates[q, count] = first_item + j
-            products[q, count] = scores[q, j]
-            count += 1
-        counts[q], floors[q] = count, floor
-
-
-def _settle(rows, items, first_query, mine, candidates, counts, indices, similarities):
-    """Score the candidates of a few queries in a fixed order and keep the k nearest."""
-    k = indices.shape[1]
-    for q in range(len(mine)):
-        if counts[q] == CROWDED:
-            positions = np.delete(np.arange(len(items), dtype=np.int32), first_query + q)
-        else:
-            # Ascending, so that a stable sort by similarity leaves ties to the lower index.
-            positions = np.sort(candidates[q, : counts[q]])
-        numbers = items[positions]
-        values = np.empty(len(numbers), np.float32)
-        if rows.array is not None:
-            _dots(mine[q], rows.array, numbers, values)
-        else:
-            for block in blocks(len(numbers), TILE):
-                some = rows[numbers[block]]
-                _dots(mine[q], some, np.arange(len(some)), values[block])
-        order = np.argsort(-values, kind="stable")[:k]
-        indices[first_query + q] = numbers[order]
-        similarities[first_query + q] = values[order]
+            candidates[q, counts[q]] = first_item + j
+            products[q, counts[q]] = scores[q, j]
+            counts[q] += 1
+        floors[q] = floor
 
 
 @compiled
-def _dots(row, others, numbers, out):
-    """Dot products in float64, four running sums: one fixed order of additions."""
-    dimension = len(row)
-    whole = dimension - dimension % 4
-    for c in range(len(numbers)):
-        other = others[numbers[c]]
-        a = b = e = f = 0.0
-        for j in range(0, whole, 4):
-            a += np.float64(row[j]) * np.float64(other[j])
-            b += np.float64(row[j + 1]) * np.float64(other[j + 1])
-            e += np.float64(row[j + 2]) * np.float64(other[j + 2])
-            f += np.float64(row[j + 3]) * np.float64(other[j + 3])
-        for j in range(whole, dimension):
-            a += np.float64(row[j]) * np.float64(other[j])
-        out[c] = min(1.0, max(-1.0, (a + b) + (e + f)))
+def _drop_far(candidates, products, counts, q, k, slack):
+    """Drop the candidates of query q that cannot be among its k nearest; return the bar."""
+    count = counts[q]
+    if count <= k:
+        return np.float32(-np.inf)
+    bar = np.partition(products[:count], count - k)[count - k] - slack
+    kept = 0
+    for c in range(count):
+        if products[c] >= bar:
+            candidates[kept], products[kept] = candidates[c], products[c]
+            kept += 1
+    counts[q] = kept
+    return bar
+
+
+def _read_candidates(
+    rows: UnitRows, items: NDArray[np.int64], candidates: NDArray[np.int32], counts: NDArray
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """An array of rows, and where in it the row of each item is."""
+    if rows.array is not None:
+        return rows.array, items
+    listed = np.arange(candidates.shape[1]) < counts[:, None]
+    needed = np.unique(candidates[listed])
+    place = np.zeros(len(items), np.int64)
+    place[needed] = np.arange(len(needed))
+    return rows[items[needed]], place
+
+
+@compiled
+def _settle(mine, others, place, items, candidates, counts, indices, similarities):
+    """Score each query's candidates in a fixed order and keep the k nearest."""
+    k = indices.shape[1]
+    for q in range(len(mine)):
+        if counts[q] == CROWDED:
+            continue
+        # Ascending, so that a stable sort by similarity leaves ties to the lower index.
+        chosen = np.sort(candidates[q, : counts[q]])
+        values = np.empty(len(chosen), np.float32)
+        for c in range(len(chosen)):
+            values[c] = _dot(mine[q], others[place[chosen[c]]])
+        order = np.argsort(-values, kind="mergesort")
+        for slot in range(k):
+            indices[q, slot] = items[chosen[order[slot]]]
+            similarities[q, slot] = values[order[slot]]
+
+
+def _search_plainly(
+    rows: UnitRows,
+    items: NDArray[np.int64],
+    query: int,
+    indices: NDArray[np.int32],
+    similarities: NDArray[np.float32],
+) -> None:
+    """Score everything for one query in the fixed order: for rows with endless ties."""
+    row = rows[items[query : query + 1]][0]
+    values = np.empty(len(items), np.float32)
+    for block in blocks(len(items), TILE):
+        _dots(row, rows[items[block]], values[block])
+    values[query] = -np.inf
+    order = np.argsort(-values, kind="stable")[: indices.shape[1]]
+    indices[query] = items[order]
+    similarities[query] = values[order]
+
+
+@compiled
+def _dots(row, others, out):
+    for i in range(len(others)):
+        out[i] = _dot(row, others[i])
+
+
+@compiled
+def _dot(a, b):
+    """A dot product in float64 with eight running sums: one fixed order of additions."""
+    dimension = len(a)
+    whole = dimension - dimension % 8
+    sums = np.zeros(8)
+    for j in range(0, whole, 8):
+        for lane in range(8):
+            sums[lane] += np.float64(a[j + lane]) * np.float64(b[j + lane])
+    for j in range(whole, dimension):
+        sums[0] += np.float64(a[j]) * np.float64(b[j])
+    total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + (
+        (sums[4] + sums[5]) + (sums[6] + sums[7])
+    )
+    return np.float32(min(1.0, max(-1.0, total)))

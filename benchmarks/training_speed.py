@@ -1,0 +1,146 @@
+"""Training speed beside a dense, padded implementation that is fed by Python sets.
+
+    python benchmarks/training_speed.py COLLECTION.npz [--hops 80 5 --u 5]
+
+Both train the same network (GCN-M) on the same pivots of the same collection, turn
+by turn in one run: building the subgraphs, forward, backward, step. The dense one is
+the way of the published code, written out plainly: a set of nodes per pivot, features
+and adjacency padded to k1 (k2 + 1) nodes, batched dense products. Saves
+results/training_speed.{json,md}; a ratio, because the machine's own speed varies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from facelink import Context, knn_graph
+from facelink.embeddings import UnitRows
+from facelink.links.model import Architecture
+from facelink.subgraphs import build_subgraphs
+from facelink.training.network import Batch, LinkNetwork
+from tables import markdown, save
+
+COLUMNS = ["context", "dimension", "nodes", "dense pivots/s", "facelink pivots/s", "ratio"]
+
+
+class DenseNetwork(nn.Module):
+    """The same layers over padded batches."""
+
+    def __init__(self, dimension: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        sizes = [dimension, *widths]
+        self.normalize = nn.BatchNorm1d(dimension, affine=False)
+        self.layers = nn.ModuleList(
+            nn.Linear(2 * a, b) for a, b in zip(sizes, widths, strict=False)
+        )
+        last = widths[-1]
+        self.classifier = nn.Sequential(nn.Linear(last, last), nn.PReLU(last), nn.Linear(last, 2))
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor, n_links: int) -> torch.Tensor:
+        batch, nodes, dimension = x.shape
+        x = self.normalize(x.reshape(-1, dimension)).view(batch, nodes, dimension)
+        for layer in self.layers:
+            x = torch.relu(layer(torch.cat([x, torch.bmm(a, x)], dim=2)))
+        return self.classifier(x[:, :n_links].reshape(batch * n_links, -1))
+
+
+def dense_batch(
+    x: np.ndarray, neighbors: np.ndarray, pivots: np.ndarray, context: Context
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded residuals and row-normalised adjacency, with Python sets."""
+    k1, k2 = context.hops
+    most = k1 * (k2 + 1)
+    features = np.zeros((len(pivots), most, x.shape[1]), np.float32)
+    adjacency = np.zeros((len(pivots), most, most), np.float32)
+    for b, pivot in enumerate(pivots):
+        first = [int(q) for q in neighbors[pivot][:k1]]
+        nodes = set(first)
+        for q in first:
+            nodes |= {int(r) for r in neighbors[q][:k2]}
+        nodes.discard(int(pivot))
+        ordered = first + sorted(nodes - set(first))
+        place = {item: row for row, item in enumerate(ordered)}
+        features[b, : len(ordered)] = x[ordered] - x[pivot]
+        for q in ordered:
+            for r in neighbors[q][: context.u]:
+                if int(r) in place:
+                    adjacency[b, place[q], place[int(r)]] = 1
+                    adjacency[b, place[int(r)], place[q]] = 1
+        adjacency[b] /= np.maximum(adjacency[b].sum(axis=1, keepdims=True), 1)
+    return torch.from_numpy(features), torch.from_numpy(adjacency)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("collection", type=Path)
+    parser.add_argument("--hops", type=int, nargs=2, default=[80, 5])
+    parser.add_argument("--u", type=int, default=5)
+    parser.add_argument("--widths", type=int, nargs="+", default=[512, 512, 256, 256])
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batches", type=int, default=8)
+    options = parser.parse_args()
+
+    arrays = np.load(options.collection, allow_pickle=False)
+    x, y = UnitRows(arrays["x"])[:], arrays["y"]
+    context = Context(tuple(options.hops), options.u)
+    neighbors = knn_graph(x, context.k).indices
+    widths = tuple(options.widths)
+    torch.manual_seed(0)
+    dense = DenseNetwork(x.shape[1], widths)
+    sparse = LinkNetwork(Architecture(x.shape[1], "mean", widths))
+    features = torch.from_numpy(x)
+
+    def dense_logits(pivots: np.ndarray) -> torch.Tensor:
+        padded, adjacency = dense_batch(x, neighbors, pivots, context)
+        return dense(padded, adjacency, context.hops[0])
+
+    def sparse_logits(pivots: np.ndarray) -> torch.Tensor:
+        return sparse(features, Batch.from_subgraphs(build_subgraphs(neighbors, pivots, context)))
+
+    methods = {"dense": (dense, dense_logits), "facelink": (sparse, sparse_logits)}
+    seconds = dict.fromkeys(methods, 0.0)
+    optimizers = {
+        name: torch.optim.SGD(net.parameters(), 1e-2) for name, (net, _) in methods.items()
+    }
+    rng = np.random.default_rng(0)
+    for turn in range(options.batches + 1):  # the first turn warms up
+        pivots = rng.choice(len(x), options.batch_size, replace=False)
+        truth = y[neighbors[pivots, : context.hops[0]]] == y[pivots, None]
+        target = torch.from_numpy(truth.ravel()).long()
+        for name, (_, logits) in methods.items():
+            began = time.perf_counter()
+            loss = cross_entropy(logits(pivots), target)
+            optimizers[name].zero_grad()
+            loss.backward()
+            optimizers[name].step()
+            if turn:
+                seconds[name] += time.perf_counter() - began
+
+    pivots = np.arange(min(500, len(x)))
+    nodes = len(build_subgraphs(neighbors, pivots, context).nodes) / len(pivots)
+    rates = {name: options.batches * options.batch_size / s for name, s in seconds.items()}
+    row = {
+        "context": f"{list(context.hops)}, u={context.u}",
+        "dimension": x.shape[1],
+        "nodes": round(nodes),
+        "dense pivots/s": rates["dense"],
+        "facelink pivots/s": rates["facelink"],
+        "ratio": rates["facelink"] / rates["dense"],
+    }
+    print(markdown([row], COLUMNS))
+    name = f"training_speed_{context.hops[0]}_{context.hops[1]}"
+    save(name, [row], COLUMNS, command=f"training_speed.py {options.collection.name}",
+         batch=options.batch_size, widths=list(widths), torch=torch.__version__)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
