@@ -51,6 +51,11 @@ def test_demo_writes_and_scores(tmp_path):
     for words in ("BCubed", "NMI", "labels.npy", "Singletons", "Next: facelink evaluate"):
         assert words in result.output
     assert run("demo", "-o", tmp_path / "demo").exit_code == 0  # may be run again
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "labels.npy").write_bytes(b"my work")
+    refused(run("demo", "-o", mine), "already holds a result")
+    assert (mine / "labels.npy").read_bytes() == b"my work"
     said = json.loads(run("demo", "-o", tmp_path / "demo", "--json").stdout)
     assert said["scores"]["bcubed"]["f"] > 0.97
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import facelink
 from facelink.compiled import available_threads, blocks, in_threads
@@ -86,6 +87,7 @@ def test_torch_and_facelink_share_a_process():
 def test_two_threads_of_the_user_may_cluster_at_once(sample):
     x = sample.embeddings[:300]
     wanted = facelink.cluster(x).labels
+    before = [pool["num_threads"] for pool in threadpool_info()]
     found: list[np.ndarray] = []
     threads = [
         threading.Thread(target=lambda: found.append(facelink.cluster(x).labels)) for _ in range(3)
@@ -95,6 +97,7 @@ def test_two_threads_of_the_user_may_cluster_at_once(sample):
     for thread in threads:
         thread.join()
     assert len(found) == 3
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
     for labels in found:
         np.testing.assert_array_equal(labels, wanted)
 

@@ -84,9 +84,10 @@ def demo(output: Path, as_json: bool) -> None:
         click.echo(
             f"{len(faces.labels):,} real faces of {n_people:,} people whom the model has not seen."
         )
-    output.mkdir(parents=True, exist_ok=True)
-    # The demo may be run again: what it writes is always the same.
-    summary = _cluster_to(output, faces.embeddings, {"input": "the sample"}, force=True)
+    about = {"input": "the sample of facelink"}
+    # The demo may be run again, but not over anybody's own result.
+    again = _read_summary(output).get("input") == about["input"]
+    summary = _cluster_to(output, faces.embeddings, about, force=again)
     truth = output / "truth.txt"
     write_aside(truth, "".join(f"{label}\n" for label in faces.labels).encode())
     scores = _scores(faces.labels, np.load(output / "labels.npy"))
@@ -191,16 +192,17 @@ def train(
     Interrupted, it goes on where it was when run again.
     """
     from facelink.data.reading import read_embeddings, read_labels
+    from facelink.data.writing import make_folder
     from facelink.errors import FileError, ResultExistsError
 
     if output.suffix != ".safetensors":
         raise FileError(f"{output} should end in .safetensors, the format of models.")
     if output.exists() and not force:
         raise ResultExistsError(f"{output} is there already. Choose another file, or use --force.")
-    output.parent.mkdir(parents=True, exist_ok=True)
     embeddings, truth = read_embeddings([features], dim=dim), read_labels(labels)
     from facelink.training import train as train_model
 
+    make_folder(output.parent)
     checkpoint = output.with_suffix(".checkpoint")
     if checkpoint.exists():
         click.echo(f"Going on from {checkpoint}", err=True)
@@ -213,20 +215,27 @@ def train(
             err=True,
         )
 
-    with _progress() as progress:
-        model = train_model(
-            embeddings,
-            truth,
-            hops=_numbers("--hops", hops),
-            widths=_numbers("--widths", widths),
-            similarity=not as_in_paper,
-            balanced=not as_in_paper,
-            name=output.stem,
-            checkpoint=checkpoint,
-            progress=progress,
-            on_epoch=tell,
-            **options,
-        )
+    options |= {
+        "hops": _numbers("--hops", hops),
+        "widths": _numbers("--widths", widths),
+        "similarity": not as_in_paper,
+        "balanced": not as_in_paper,
+    }
+    try:
+        with _progress() as progress:
+            model = train_model(
+                embeddings,
+                truth,
+                name=output.stem,
+                checkpoint=checkpoint,
+                progress=progress,
+                on_epoch=tell,
+                **options,
+            )
+    except KeyboardInterrupt:
+        if checkpoint.exists():
+            click.echo(f"\n{checkpoint} is kept: the same command goes on from there.", err=True)
+        raise
     model.save(output)
     if as_json:
         click.echo(json.dumps({"model": str(output), **model.about}))
@@ -283,6 +292,17 @@ def _cluster_to(
     }
     written = write_result(folder, found, summary)
     return {**summary, "files": [str(path) for path in written]}
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of the result in a folder; empty if there is none."""
+    from facelink.data.results import SUMMARY
+
+    try:
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _scores(truth: Any, predicted: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ once. What a block computes does not depend on which thread computes it.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -66,7 +67,7 @@ def in_threads(
     included, cancels what has not begun.
     """
     n_threads = n_threads or available_threads()
-    with threadpool_limits(limits=1, user_api="blas"):
+    with _one_blas_thread:
         if n_threads == 1:
             yield from map(work, items)
             return
@@ -82,6 +83,35 @@ def in_threads(
             finally:
                 for future in pending:
                     future.cancel()
+
+
+class _OneBlasThread:
+    """BLAS limited to one thread for as long as anybody wants it.
+
+    The limit belongs to the process. Two callers at once who each set and restored it
+    would leave the second with the first one's limit for good.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.limit: threadpool_limits | None = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.users += 1
+            if self.limit is None:
+                self.limit = threadpool_limits(limits=1, user_api="blas")
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and self.limit is not None:
+                self.limit.restore_original_limits()
+                self.limit = None
+
+
+_one_blas_thread = _OneBlasThread()
 
 
 def blocks(n_items: int, size: int) -> Iterator[slice]:

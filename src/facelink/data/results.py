@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from facelink.data.writing import write_aside
+from facelink.data.writing import make_folder, write_aside
 from facelink.errors import FileError, ResultExistsError
 from facelink.pipeline import Clustering
 
@@ -47,10 +47,7 @@ def summarize(clustering: Clustering) -> dict[str, Any]:
 
 def write_result(folder: Path, clustering: Clustering, summary: dict[str, Any]) -> list[Path]:
     """Write a result; each file appears whole or not at all, the summary last."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    make_folder(folder)
     array = io.BytesIO()
     np.save(array, clustering.labels)
     table = io.StringIO()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from facelink.errors import FileError
@@ -12,25 +12,23 @@ from facelink.errors import FileError
 def write_aside(path: Path, content: bytes) -> None:
     """Write to a temporary file in the same folder, then rename it into place."""
     path = Path(path)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise FileError(f"Cannot write {str(path)!r}: {error.strerror}.") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o666 & ~_umask())
         os.replace(aside, path)
     except BaseException as error:
-        os.unlink(aside)
+        aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise FileError(f"Cannot write {str(path)!r}: {error.strerror}.") from None
+            raise FileError(f"Cannot write {path}: {error.strerror}.") from None
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None

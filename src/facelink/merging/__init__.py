@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,13 @@ def merge_links(links: Links, method: str = "map-equation", **options: Any) -> N
     """
     if method not in METHODS:
         raise InputError(f"method should be one of {', '.join(METHODS)}, got {method!r}.")
-    try:
-        merged = METHODS[method](join_directions(links), **options)
-    except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
-        raise InputError(f"Method {method!r} has no such option: {error}.") from None
-    return by_size(merged)
+    known = [name for name in signature(METHODS[method]).parameters if name != "pairs"]
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"Method {method!r} has no option {name!r}; it has {', '.join(known)}."
+            )
+    return by_size(METHODS[method](join_directions(links), **options))
 
 
 def by_size(labels: NDArray[np.integer]) -> NDArray[np.int64]:
