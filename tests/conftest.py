@@ -34,6 +34,21 @@ def make_faces(
     return Faces(x / np.linalg.norm(x, axis=1, keepdims=True), labels[order])
 
 
+def random_network(architecture):
+    """A torch network in which every weight and statistic matters."""
+    import torch
+
+    from facelink.training.network import LinkNetwork
+
+    torch.manual_seed(0)
+    network = LinkNetwork(architecture).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    network.normalize.running_mean.normal_(0, 0.1)
+    network.normalize.running_var.uniform_(0.01, 0.1)
+    return network
+
+
 @pytest.fixture(scope="session")
 def faces() -> Faces:
     return make_faces()

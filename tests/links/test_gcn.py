@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from conftest import random_network
 from facelink import Context, KnnGraph, knn_graph, score_links
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError, ModelError
@@ -25,17 +26,6 @@ ARCHITECTURES = [
     Architecture(32, "mean", (12,)),
     Architecture(32, "attention", (12,)),
 ]
-
-
-def random_network(architecture: Architecture, seed: int = 0) -> LinkNetwork:
-    """A network in which every weight and statistic matters."""
-    torch.manual_seed(seed)
-    network = LinkNetwork(architecture).eval()
-    for parameter in network.parameters():
-        parameter.data += 0.2 * torch.randn_like(parameter)
-    network.normalize.running_mean.normal_(0, 0.1)
-    network.normalize.running_var.uniform_(0.01, 0.1)
-    return network
 
 
 def model_of(network: LinkNetwork, context: Context) -> GcnModel:
@@ -125,3 +115,20 @@ def test_the_first_layers_product_is_per_item(faces):
     graph = knn_graph(faces.embeddings, 12)
     scorer = GcnScorer(UnitRows(faces.embeddings), graph.indices, model, model.context)
     assert scorer.per_item.shape == (graph.n_items, 2 * 24)
+
+
+def test_large_scores_of_attention_do_not_overflow(faces):
+    network = random_network(ARCHITECTURES[3])
+    with torch.no_grad():
+        for convolution in network.convolutions:
+            convolution.attention.score *= 1000
+    context = Context((12, 3), 3)
+    graph = knn_graph(faces.embeddings, 12)
+    links = score_links(faces.embeddings, graph, model_of(network, context))
+    subgraphs = build_subgraphs(graph.indices, np.arange(graph.n_items), context)
+    with torch.no_grad():
+        features = torch.from_numpy(UnitRows(faces.embeddings)[:])
+        wanted = network(features, Batch.from_subgraphs(subgraphs)).softmax(dim=1)[:, 1].numpy()
+    assert np.isfinite(links.likelihood).all()
+    distinct = (graph.similarities < 1.0).ravel()
+    np.testing.assert_allclose(links.likelihood.ravel()[distinct], wanted[distinct], atol=1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from conftest import random_network
 from facelink import knn_graph
 from facelink.links.model import Architecture
 from facelink.subgraphs import Context, build_subgraphs
@@ -66,20 +67,10 @@ def obvious_logits(architecture, weights, features, pivot, nodes, adjacency, n_l
     return x @ w["classifier.output"] + w["classifier.output_bias"]
 
 
-def make_network(architecture):
-    torch.manual_seed(1)
-    network = LinkNetwork(architecture).eval()
-    for parameter in network.parameters():
-        parameter.data += 0.2 * torch.randn_like(parameter)
-    network.normalize.running_mean.normal_(0, 0.1)
-    network.normalize.running_var.uniform_(0.01, 0.1)
-    return network
-
-
 @pytest.mark.parametrize("context", [Context((9, 4), 2), Context((9,), 1)])
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
 def test_equals_the_papers_formulae(faces, architecture, context):
-    network = make_network(architecture)
+    network = random_network(architecture)
     features = faces.embeddings.astype(np.float64)
     neighbors = knn_graph(faces.embeddings, 10).indices
     pivots = np.array([3, 50, 120])

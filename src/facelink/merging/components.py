@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from facelink.errors import InputError
@@ -25,10 +24,9 @@ def merge_components(pairs: Pairs, *, threshold: float = 0.6) -> NDArray[np.int6
     (n,) int array of labels
     """
     check_share("threshold", threshold)
-    kept = pairs.at_least(threshold)
-    shape = (pairs.n_items, pairs.n_items)
-    matrix = coo_array((np.ones(len(kept.first), np.int8), (kept.first, kept.second)), shape=shape)
-    return connected_components(matrix, directed=False)[1].astype(np.int64)
+    links = pairs.at_least(threshold).matrix()
+    links.data[:] = 1  # at threshold 0 a link may weigh nothing, but holds
+    return connected_components(links, directed=False)[1].astype(np.int64)
 
 
 def check_share(name: str, value: float) -> None:

@@ -49,12 +49,8 @@ def merge_map_equation(pairs: Pairs, *, threshold: float = 0.6, seed: int = 0) -
     (n,) int array of labels
     """
     check_share("threshold", threshold)
-    kept = pairs.at_least(threshold)
-    shape = (pairs.n_items, pairs.n_items)
-    ends = (np.concatenate([kept.first, kept.second]), np.concatenate([kept.second, kept.first]))
-    weights = np.concatenate([kept.likelihood, kept.likelihood]).astype(np.float64)
-    links = coo_array((weights, ends), shape=shape).tocsr()
-    return find_modules(links, seed=seed)[0]
+    links = pairs.at_least(threshold).matrix().astype(np.float64)
+    return find_modules(links + links.T, seed=seed)[0]
 
 
 def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64], float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 from facelink.compiled import compiled
 from facelink.links import Links
@@ -25,6 +25,11 @@ class Pairs:
         """The pairs from a likelihood on."""
         keep = self.likelihood >= np.float32(threshold)
         return Pairs(self.n_items, self.first[keep], self.second[keep], self.likelihood[keep])
+
+    def matrix(self) -> csr_array:
+        """The likelihoods as a sparse (n, n) matrix, each pair once, above the diagonal."""
+        shape = (self.n_items, self.n_items)
+        return coo_array((self.likelihood, (self.first, self.second)), shape=shape).tocsr()
 
 
 def join_directions(links: Links) -> Pairs:
