@@ -50,8 +50,9 @@ def test_a_handful_of_items_gets_a_result_and_a_word(sample, n_items):
 
 def test_stored_copies_are_one_person(sample):
     x = np.concatenate([sample.embeddings[:300], np.repeat(sample.embeddings[:1], 200, axis=0)])
-    labels = facelink.cluster(x).labels
-    assert len(set(labels[300:]) | {labels[0]}) == 1
+    found = facelink.cluster(x)
+    assert len(set(found.labels[300:]) | {found.labels[0]}) == 1
+    assert found.notes[0].startswith("200 items are exact copies of another")
     alone = facelink.cluster(np.repeat(sample.embeddings[:1], 4, axis=0)).labels
     assert alone.tolist() == [0, 0, 0, 0]
 

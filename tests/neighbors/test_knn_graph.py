@@ -122,6 +122,7 @@ def test_items_that_are_all_the_same_are_each_others_neighbours():
 def test_rows_of_different_length_but_one_direction_are_copies():
     graph = knn_graph(np.array([[1.0, 1], [2, 2], [1, 0]]), 1)
     np.testing.assert_array_equal(graph.indices.ravel(), [1, 0, 0])
+    assert graph.notes[0].startswith("1 item is an exact copy of another")
 
 
 def test_a_graph_wider_than_the_collection_says_so():

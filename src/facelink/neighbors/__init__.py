@@ -106,10 +106,18 @@ def knn_graph(
         notes = (f"k = {k} neighbours were asked for, but {n_items} items have {width} each.",)
 
     first_copy, group = find_distinct(rows)
+    n_copies = n_items - len(first_copy)
+    if n_copies:
+        items = (
+            "1 item is an exact copy" if n_copies == 1 else f"{n_copies:,} items are exact copies"
+        )
+        notes += (
+            f"{items} of another; a copy is the same person, and counts once as a neighbour.",
+        )
     report = partial(progress, "neighbours")
     indices, similarities = nearest(
         rows, first_copy, min(width, len(first_copy) - 1), n_threads=n_threads, report=report
     )
-    if len(first_copy) < n_items:
+    if n_copies:
         indices, similarities = list_copies(indices, similarities, first_copy, group, width)
     return KnnGraph(indices, similarities, notes)
