@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -356,7 +357,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"Singletons   {alone:,} (alone: nobody here is clearly the same person)")
     click.echo(f"Largest      {largest}")
     for note in summary["notes"]:
-        click.echo(f"Note         {note}")
+        click.echo(textwrap.fill(f"Note         {note}", 80, subsequent_indent=" " * 13))
     first, *others = summary["files"]
     click.echo(f"Wrote        {first}")
     for path in others:
