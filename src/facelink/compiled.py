@@ -14,9 +14,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from facelink.errors import InputError
@@ -83,6 +86,25 @@ def in_threads(
             finally:
                 for future in pending:
                     future.cancel()
+
+
+def over_rows(work: Callable[[int, int], None], n_rows: int) -> None:
+    """Run ``work(start, stop)`` over shares of the rows, one share per thread.
+
+    For compiled loops that call no BLAS and take a millisecond or more.
+    """
+    shares = np.linspace(0, n_rows, available_threads() + 1).astype(int).tolist()
+    if len(shares) == 2 or n_rows < 1000:
+        work(0, n_rows)
+        return
+    waiting = [_pool().submit(work, start, stop) for start, stop in pairwise(shares)]
+    for future in waiting:
+        future.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(available_threads(), thread_name_prefix="facelink")
 
 
 class _OneBlasThread:

@@ -145,8 +145,8 @@ def _settle(mine, others, place, items, candidates, counts, indices, similaritie
     for q in range(len(mine)):
         if counts[q] == CROWDED:
             continue
-        # Ascending, so that a stable sort by similarity leaves ties to the lower index.
-        chosen = np.sort(candidates[q, : counts[q]])
+        # Nominated in ascending order: a stable sort by similarity leaves ties to the lower.
+        chosen = candidates[q, : counts[q]]
         values = np.empty(len(chosen), np.float32)
         for c in range(len(chosen)):
             values[c] = _dot(mine[q], others[place[chosen[c]]])

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from facelink.compiled import compiled, over_rows
 from facelink.links.model import ATTENTION_WIDTH, Architecture
 from facelink.subgraphs import Subgraphs
 
@@ -189,6 +190,17 @@ class Aggregate(torch.autograd.Function):
 
 def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
     """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
+    if x.is_cpu:  # several times faster here than torch's sparse matrices
+        out = torch.empty_like(x)
+        arrays = (batch.edge_starts, batch.sources, weights.detach(), x.detach().contiguous(), out)
+        starts, sources, values, features, result = (tensor.numpy() for tensor in arrays)
+        over_rows(
+            lambda first, stop: _sum_neighbors(
+                first, stop, starts, sources, values, features, result
+            ),
+            batch.n_nodes,
+        )
+        return out
     shape = (batch.n_nodes, batch.n_nodes)
     with warnings.catch_warnings():  # torch calls its CSR matrices beta, once per process
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -198,7 +210,18 @@ def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
     return g @ x
 
 
-def edge_products(a: Tensor, b: Tensor, batch: Batch, step: int = 1 << 16) -> Tensor:
+@compiled
+def _sum_neighbors(first, stop, edge_starts, sources, weights, x, out):
+    for q in range(first, stop):
+        row = out[q]
+        row[:] = 0
+        for e in range(edge_starts[q], edge_starts[q + 1]):
+            neighbor, weight = x[sources[e]], weights[e]
+            for c in range(len(row)):
+                row[c] += weight * neighbor[c]
+
+
+def edge_products(a: Tensor, b: Tensor, batch: Batch, step: int = 1 << 14) -> Tensor:
     """The dot product of a at each edge's target with b at its source: (edges,)."""
     parts = zip(batch.targets.split(step), batch.sources.split(step), strict=True)
     return torch.cat([torch.linalg.vecdot(a[q], b[r]) for q, r in parts])
