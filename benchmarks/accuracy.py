@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -50,15 +51,17 @@ def trained(x: np.ndarray, labels: np.ndarray, variant: str, folder: Path) -> fa
     """The model of a variant, from its file if it is there."""
     path = folder / f"{variant.replace(' ', '-')}.safetensors"
     if not path.exists():
+        checkpoint = path.with_suffix(".checkpoint")
         folder.mkdir(parents=True, exist_ok=True)
         model = facelink.train(
             x,
             labels,
             **{**RECIPE, **VARIANTS[variant]},
-            checkpoint=path.with_suffix(".checkpoint"),
+            checkpoint=checkpoint,
             on_epoch=lambda epoch: print(epoch, file=sys.stderr, flush=True),
         )
         model.save(path)
+        checkpoint.unlink()
     return facelink.load_model(path)
 
 
@@ -81,8 +84,8 @@ def main() -> None:
     def add(row: dict[str, object]) -> None:
         rows.append(row)
         print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
-        save(options.name, rows, COLUMNS, command="python benchmarks/accuracy.py DATA_DIR",
-             seed=options.seed, swapped=options.swap, recipe=RECIPE)  # fmt: skip
+        command = " ".join(["benchmarks/accuracy.py DATA_DIR", *sys.argv[2:]])
+        save(options.name, rows, COLUMNS, command=command, seed=options.seed, recipe=RECIPE)
 
     print(markdown([], COLUMNS))
     for collection in options.collections:
@@ -99,7 +102,8 @@ def main() -> None:
         for row in oracle_rows(x[test], truth):
             add({"collection": collection, "link AP": float(plain), **row})
         for variant in options.variants:
-            folder = options.models / f"{collection}-{options.seed}{options.swap:d}"
+            recipe = zlib.crc32(repr((RECIPE, VARIANTS[variant])).encode())
+            folder = options.models / f"{collection}-{options.seed}{options.swap:d}-{recipe:08x}"
             model = trained(x[train], arrays["y"][train], variant, folder)
             links = facelink.score_links(x[test], graph, model)
             precision = average_precision_score(linked.ravel(), links.likelihood.ravel())

@@ -17,7 +17,7 @@ from sklearn.cluster import DBSCAN
 from facelink import KnnGraph, knn_graph
 from facelink.metrics import bcubed, nmi, pairwise
 
-Labelings = Iterator[tuple[object, np.ndarray]]
+Labelings = Iterator[tuple[str, np.ndarray]]
 
 
 def measure(truth: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -41,7 +41,7 @@ def threshold_components(x: np.ndarray, graph: KnnGraph) -> Labelings:
     for threshold in np.arange(0.20, 0.96, 0.02):
         kept = similarities > threshold
         matrix = coo_array((np.ones(kept.sum()), (rows[kept], columns[kept])), shape=(n, n))
-        yield round(threshold, 2), connected_components(matrix, directed=False)[1]
+        yield f"{threshold:.2f}", connected_components(matrix, directed=False)[1]
 
 
 def ahc(x: np.ndarray, graph: KnnGraph) -> Labelings:
@@ -49,7 +49,7 @@ def ahc(x: np.ndarray, graph: KnnGraph) -> Labelings:
     distances = np.maximum(1 - x @ x.T, 0)
     tree = linkage(distances[np.triu_indices(len(x), 1)].astype(np.float64), "average")
     for threshold in np.arange(0.30, 1.00, 0.02):
-        yield round(threshold, 2), fcluster(tree, threshold, "distance")
+        yield f"{threshold:.2f}", fcluster(tree, threshold, "distance")
 
 
 def dbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
@@ -65,7 +65,7 @@ def dbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
             )
             noise = labels < 0
             labels[noise] = labels.max() + 1 + np.arange(noise.sum())
-            yield (round(radius, 2), least), labels
+            yield f"eps {radius:.2f}, least {least}", labels
 
 
 PEERS: dict[str, Callable[[np.ndarray, KnnGraph], Labelings]] = {
@@ -83,5 +83,5 @@ def oracle_rows(x: np.ndarray, truth: np.ndarray) -> Iterator[dict[str, object]]
         for knob, labels in method(x, graph):
             scores = measure(truth, labels)
             if scores["BCubed F"] > best["BCubed F"]:  # type: ignore[operator]
-                best = {**scores, "knob": str(knob)}
+                best = {**scores, "knob": knob}
         yield {"method": f"{name} (oracle)", **best}

@@ -92,6 +92,7 @@ def make_model(folder: Path) -> None:
     def tell(epoch: Epoch) -> None:
         print(epoch, flush=True)
 
+    checkpoint = MODEL.with_suffix(".checkpoint")
     model = facelink.train(
         x,
         y,
@@ -103,11 +104,12 @@ def make_model(folder: Path) -> None:
         validation=0.05,
         seed=SEED,
         name="mobileface-128",
-        checkpoint=MODEL.with_suffix(".checkpoint"),
+        checkpoint=checkpoint,
         on_epoch=tell,
     )
     MODEL.parent.mkdir(exist_ok=True)
     model.save(MODEL)
+    checkpoint.unlink()
     print(f"wrote {MODEL.stat().st_size:,} bytes")
 
 

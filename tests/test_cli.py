@@ -51,11 +51,12 @@ def test_demo_writes_and_scores(tmp_path):
     for words in ("BCubed", "NMI", "labels.npy", "Singletons", "Next: facelink evaluate"):
         assert words in result.output
     assert run("demo", "-o", tmp_path / "demo").exit_code == 0  # may be run again
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "labels.npy").write_bytes(b"my work")
-    refused(run("demo", "-o", mine), "already holds a result")
-    assert (mine / "labels.npy").read_bytes() == b"my work"
+    for name in ("labels.npy", "truth.txt"):
+        mine = tmp_path / f"with {name}"
+        mine.mkdir()
+        (mine / name).write_bytes(b"my work")
+        refused(run("demo", "-o", mine), f"holds {name}, which facelink did not write")
+        assert (mine / name).read_bytes() == b"my work"
     said = json.loads(run("demo", "-o", tmp_path / "demo", "--json").stdout)
     assert said["scores"]["bcubed"]["f"] > 0.97
 
@@ -100,6 +101,14 @@ def test_json_is_all_that_machines_see(some, tmp_path):
     assert json.loads(result.stdout)["items"] == 400
 
 
+def test_a_file_name_that_is_no_text_is_no_obstacle(some, tmp_path):
+    odd = tmp_path / os.fsdecode(b"f\xff.npy")
+    odd.write_bytes(some.read_bytes())
+    result = run("cluster", odd, "-o", tmp_path / os.fsdecode(b"out\xff"))
+    assert result.exit_code == 0, result.output
+    refused(run("cluster", str(odd) + ".npy", "-o", tmp_path / "out"), "There is no file")
+
+
 @pytest.mark.parametrize("n_items", [1, 2, 5])
 def test_a_handful_of_items_is_no_error(some, tmp_path, n_items):
     np.save(tmp_path / "few.npy", np.load(some)[:n_items])
@@ -137,7 +146,11 @@ def test_bad_input_is_a_plain_message_and_writes_nothing(some, tmp_path):
     refused(run("cluster", some, "-o", tmp_path / "out", "--model", "nobody"), "no model 'nobody'")
     refused(run("cluster", some, "-o", tmp_path / "out", "--threshold", "2"), "from 0 to 1")
     refused(run("cluster", some, "-o", some), "is a file")
-    refused(run("cluster", some, "-o", some / "inside"), "Cannot make the folder")
+    refused(run("cluster", some, "-o", some / "inside"), "is a file")
+    refused(run("cluster", some, "-o", tmp_path / "out", "--max-size", "5"), "'propagation'")
+    refused(run("cluster", some, "-o", tmp_path / ("x" * 300)), "Cannot look for")
+    refused(run("cluster", "x" * 300 + ".npy", "-o", tmp_path / "out"), "Cannot look for")
+    refused(run("cluster", some, "-o", tmp_path / "out", "--model", "m" * 300), "Cannot look for")
     assert not (tmp_path / "out").exists()
     assert run("cluster", some).exit_code == 2  # no -o
 
@@ -195,6 +208,16 @@ def test_train_refuses_what_it_cannot_use(tmp_path):
     bad = run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", model, "--hops", "a,b")
     assert bad.exit_code == 2
     assert "whole numbers with commas" in bad.stderr
+    (tmp_path / "y.txt").write_text("".join(f"{i % 5}\n" for i in range(20)))
+    new = tmp_path / "new" / "m.safetensors"
+    refused(
+        run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", new, "--epochs", 0), "epochs"
+    )
+    refused(run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", new, "--seed", -1), "seed")
+    assert not new.parent.exists()
+    (tmp_path / "d.safetensors").mkdir()
+    refused(run("train", tmp_path / "x.npy", tmp_path / "y.txt", "-o", tmp_path / "d.safetensors",
+                "--force"), "is a folder")  # fmt: skip
     assert not model.exists()
 
 

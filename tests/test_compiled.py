@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import facelink
-from facelink.compiled import available_threads, blocks, in_threads
+from facelink.compiled import available_threads, blocks, in_threads, over_rows
 from facelink.errors import InputError
 
 
@@ -130,6 +130,24 @@ def test_the_number_of_threads_can_be_set(monkeypatch):
     monkeypatch.setenv("FACELINK_THREADS", "many")
     with pytest.raises(InputError, match="FACELINK_THREADS should be a whole number from 1"):
         available_threads()
+
+
+def test_no_threads_at_all_is_refused():
+    with pytest.raises(InputError, match="n_threads should be"):
+        list(in_threads(len, [[]], n_threads=0))
+
+
+def test_rows_are_shared_out_once(monkeypatch):
+    monkeypatch.setenv("FACELINK_THREADS", "2")
+    counts = np.zeros(5000, int)
+
+    def count(start: int, stop: int) -> None:
+        counts[start:stop] += 1
+
+    over_rows(count, 5000)
+    over_rows(count, 10)
+    assert counts[:10].tolist() == [2] * 10
+    assert counts[10:].tolist() == [1] * 4990
 
 
 def test_blocks_cover_everything_once():

@@ -71,6 +71,7 @@ def test_without_singletons_leaves_out_who_is_alone():
 
 def test_nobody_left_scores_zero():
     assert bcubed([0, 1], [0, 1], without_singletons=True) == (0, 0, 0)
+    assert pairwise([0, 1], [0, 1], without_singletons=True) == (0, 0, 0)
     assert nmi([0, 1], [0, 1], without_singletons=True) == 0
 
 
@@ -88,6 +89,8 @@ def test_labels_need_not_be_small(monkeypatch):
         ([0, 1], [0], "got 2 and 1"),
         ([], [], "empty"),
         ([[0, 1]], [0, 1], "one label per item"),
+        ([0, np.nan], [0, 1], "truth contain NaN"),
+        ([0, 1], [0, None], "predicted should be whole numbers or text"),
     ],
 )
 def test_labels_that_do_not_match_are_refused(truth, predicted, said):

@@ -52,9 +52,32 @@ def test_stored_copies_are_one_person(sample):
     x = np.concatenate([sample.embeddings[:300], np.repeat(sample.embeddings[:1], 200, axis=0)])
     found = facelink.cluster(x)
     assert len(set(found.labels[300:]) | {found.labels[0]}) == 1
-    assert found.notes[0].startswith("200 items are exact copies of another")
+    assert found.notes == ("200 items are copies of another, and in the same cluster with it.",)
     alone = facelink.cluster(np.repeat(sample.embeddings[:1], 4, axis=0)).labels
     assert alone.tolist() == [0, 0, 0, 0]
+
+
+def test_many_copies_of_many_items_do_not_come_apart(sample):
+    # Merged one by one, the map equation cut off some of them.
+    x = sample.embeddings[:600]
+    found = facelink.cluster(np.concatenate([x, np.repeat(x[:40], 50, axis=0)]))
+    copies = found.labels[600:].reshape(40, 50)
+    np.testing.assert_array_equal(copies, found.labels[:40, None] + np.zeros((1, 50), int))
+    sizes = np.bincount(found.labels)
+    assert (np.diff(sizes) <= 0).all()
+
+
+def test_options_are_refused_before_any_work(sample):
+    seen = []
+    with pytest.raises(InputError, match="Choose method 'propagation'"):
+        facelink.cluster(
+            sample.embeddings, options={"max_size": 5}, progress=lambda *r: seen.append(r)
+        )
+    with pytest.raises(InputError, match="threshold should be"):
+        facelink.cluster(
+            sample.embeddings, options={"threshold": 5}, progress=lambda *r: seen.append(r)
+        )
+    assert seen == []
 
 
 def test_confidence_by_hand():

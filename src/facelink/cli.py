@@ -45,18 +45,23 @@ class Commands(click.Group):
             error.show()
             code = BAD_INPUT
         except FacelinkError as error:
-            click.echo(f"facelink: {error}", err=True)
+            _complain(str(error))
             code = BAD_INPUT
         except MemoryError:
-            click.echo("facelink: out of memory. Try fewer items at a time.", err=True)
+            _complain("out of memory. Try fewer items at a time.")
             code = BAD_INPUT
         except (click.Abort, KeyboardInterrupt):
-            click.echo("facelink: interrupted; nothing was left half-written.", err=True)
+            _complain("interrupted; nothing was left half-written.")
             code = INTERRUPTED
-        except BrokenPipeError:  # whoever read the output has gone
-            sys.stdout = None
-            code = 0
+        except OSError as error:  # a full disk, a file that has gone: nothing we could foresee
+            _complain(f"{error.strerror or error}: {error.filename or 'standard output'}")
+            code = BAD_INPUT
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> None:
+    # A file's name may hold bytes that are no text.
+    click.echo("facelink: " + message.encode("utf-8", "replace").decode(), err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,6 +82,7 @@ def demo(output: Path, as_json: bool) -> None:
     import numpy as np
 
     from facelink import load_sample
+    from facelink.data.results import LABELS, SUMMARY, TABLE, check_folder, read_summary
     from facelink.data.writing import write_aside
 
     faces = load_sample()
@@ -87,8 +93,9 @@ def demo(output: Path, as_json: bool) -> None:
         )
     about = {"input": "the sample of facelink"}
     # The demo may be run again, but not over anybody's own result.
-    again = _read_summary(output).get("input") == about["input"]
-    summary = _cluster_to(output, faces.embeddings, about, force=again)
+    again = read_summary(output).get("input") == about["input"]
+    check_folder(output, force=again, names=(LABELS, TABLE, SUMMARY, "truth.txt"))
+    summary = _cluster_to(output, faces.embeddings, about)
     truth = output / "truth.txt"
     write_aside(truth, "".join(f"{label}\n" for label in faces.labels).encode())
     scores = _scores(faces.labels, np.load(output / "labels.npy"))
@@ -108,7 +115,8 @@ def demo(output: Path, as_json: bool) -> None:
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR",
               help="Folder for the result: labels.npy, clusters.csv, summary.json.")  # fmt: skip
-@click.option("--model", metavar="NAME|FILE", help="The model, by name or file.")
+@click.option("--model", metavar="NAME|FILE", default="mobileface-128", show_default=True,
+              help="The model, by name or file.")  # fmt: skip
 @click.option("--method", type=click.Choice(["map-equation", "propagation", "components"]),
               default="map-equation", show_default=True, help="How links are merged.")  # fmt: skip
 @click.option("--threshold", type=float, metavar="P",
@@ -121,7 +129,7 @@ def demo(output: Path, as_json: bool) -> None:
 def cluster(
     inputs: tuple[Path, ...],
     output: Path,
-    model: str | None,
+    model: str,
     method: str,
     threshold: float | None,
     max_size: int | None,
@@ -140,17 +148,16 @@ def cluster(
     check_folder(output, force=force)
     options = {"threshold": threshold, "max_size": max_size}
     options = {name: value for name, value in options.items() if value is not None}
-    chosen: dict[str, Any] = {"method": method, "options": options}
-    if model is not None:
-        chosen["model"] = model
+    chosen: dict[str, Any] = {"method": method, "options": options, "model": model}
     embeddings = read_embeddings(inputs, dim=dim)
     about = {"input": [str(path) for path in inputs]}
-    summary = _cluster_to(output, embeddings, about, force=force, **chosen)
+    summary = _cluster_to(output, embeddings, about, **chosen)
     if as_json:
         click.echo(json.dumps(summary))
         return
     _print_summary(summary)
-    click.echo(f"\nNext: facelink evaluate TRUTH {output / 'labels.npy'}   (if you know the truth)")
+    found = click.format_filename(output / "labels.npy")
+    click.echo(f"\nNext: facelink evaluate TRUTH {found}   (if you know the truth)")
 
 
 @main.command()
@@ -193,17 +200,19 @@ def train(
     Interrupted, it goes on where it was when run again.
     """
     from facelink.data.reading import read_embeddings, read_labels
-    from facelink.data.writing import make_folder
+    from facelink.data.writing import check_place, make_folder
     from facelink.errors import FileError, ResultExistsError
 
     if output.suffix != ".safetensors":
         raise FileError(f"{output} should end in .safetensors, the format of models.")
+    check_place(output.parent)
+    if output.is_dir():
+        raise FileError(f"{output} is a folder; expected a file for the model.")
     if output.exists() and not force:
         raise ResultExistsError(f"{output} is there already. Choose another file, or use --force.")
     embeddings, truth = read_embeddings([features], dim=dim), read_labels(labels)
     from facelink.training import train as train_model
 
-    make_folder(output.parent)
     checkpoint = output.with_suffix(".checkpoint")
     if checkpoint.exists():
         click.echo(f"Going on from {checkpoint}", err=True)
@@ -237,7 +246,9 @@ def train(
         if checkpoint.exists():
             click.echo(f"\n{checkpoint} is kept: the same command goes on from there.", err=True)
         raise
+    make_folder(output.parent)
     model.save(output)
+    checkpoint.unlink(missing_ok=True)
     if as_json:
         click.echo(json.dumps({"model": str(output), **model.about}))
         return
@@ -273,13 +284,12 @@ def evaluate(truth: Path, predicted: Path, as_json: bool) -> None:
 
 
 def _cluster_to(
-    folder: Path, embeddings: Any, about: dict[str, Any], *, force: bool, **chosen: Any
+    folder: Path, embeddings: Any, about: dict[str, Any], **chosen: Any
 ) -> dict[str, Any]:
     """Cluster, write the result, and return its summary."""
     import facelink
-    from facelink.data.results import check_folder, summarize, write_result
+    from facelink.data.results import summarize, write_result
 
-    check_folder(folder, force=force)
     began = time.monotonic()
     with _progress() as progress:
         found = facelink.cluster(embeddings, progress=progress, **chosen)
@@ -293,17 +303,6 @@ def _cluster_to(
     }
     written = write_result(folder, found, summary)
     return {**summary, "files": [str(path) for path in written]}
-
-
-def _read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of the result in a folder; empty if there is none."""
-    from facelink.data.results import SUMMARY
-
-    try:
-        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _scores(truth: Any, predicted: Any) -> dict[str, Any]:
@@ -358,7 +357,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"Largest      {largest}")
     for note in summary["notes"]:
         click.echo(textwrap.fill(f"Note         {note}", 80, subsequent_indent=" " * 13))
-    first, *others = summary["files"]
+    first, *others = map(click.format_filename, summary["files"])
     click.echo(f"Wrote        {first}")
     for path in others:
         click.echo(f"             {path}")

@@ -49,7 +49,7 @@ def available_threads() -> int:
     if wanted is None:
         affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
         return len(affinity(0)) if affinity else os.cpu_count() or 1
-    if not wanted.isdigit() or int(wanted) < 1:
+    if not (wanted.isascii() and wanted.isdigit()) or int(wanted) < 1:
         raise InputError(
             f"{THREADS_VARIABLE} should be a whole number from 1, got {wanted!r}. "
             "Unset it to use every core."
@@ -69,7 +69,10 @@ def in_threads(
     memory stays bounded whatever the number of items. An exception, Ctrl-C
     included, cancels what has not begun.
     """
-    n_threads = n_threads or available_threads()
+    if n_threads is None:
+        n_threads = available_threads()
+    if n_threads < 1:
+        raise InputError(f"n_threads should be a whole number from 1, or None, got {n_threads!r}.")
     with _one_blas_thread:
         if n_threads == 1:
             yield from map(work, items)

@@ -63,34 +63,32 @@ class UnitRows:
     def __init__(self, embeddings: ArrayLike) -> None:
         self.raw = as_embeddings(embeddings)
         self.shape: tuple[int, int] = self.raw.shape
-        self.array: NDArray[np.float32] | None = None
         n_items, dimension = self.shape
-        step = max(1, BLOCK_BYTES // (8 * dimension))
-        if 4 * n_items * dimension <= IN_MEMORY_BYTES:
-            converted = np.empty(self.shape, np.float32)
-            for block in blocks(n_items, step):
-                converted[block] = self._convert(block)
-            self.array = converted
-        else:
-            for block in blocks(n_items, step):
-                self._convert(block)  # for its checks
+        small = 4 * n_items * dimension <= IN_MEMORY_BYTES
+        converted = np.empty(self.shape, np.float32) if small else None
+        faults = np.empty(n_items, np.uint8)
+        for block in blocks(n_items, max(1, BLOCK_BYTES // (8 * dimension))):
+            rows, faults[block] = self._convert(block)
+            if converted is not None:
+                converted[block] = rows
+        _refuse("NaN or infinity", np.flatnonzero(faults == NOT_FINITE))
+        _refuse("Zero vectors, which point nowhere,", np.flatnonzero(faults == ZERO))
+        self.array = converted
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: slice | NDArray[np.integer]) -> NDArray[np.float32]:
-        return self._convert(index) if self.array is None else self.array[index]
+        return self._convert(index)[0] if self.array is None else self.array[index]
 
-    def _convert(self, index: slice | NDArray[np.integer]) -> NDArray[np.float32]:
+    def _convert(
+        self, index: slice | NDArray[np.integer]
+    ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         rows = np.ascontiguousarray(self.raw[index], dtype=np.float64)
         out = np.empty(rows.shape, np.float32)
-        status = np.empty(len(rows), np.uint8)
-        _to_unit_length(rows, out, status)
-        if status.any():
-            numbers = np.arange(len(self))[index]
-            _refuse("NaN or infinity", numbers[status == NOT_FINITE])
-            _refuse("Zero vectors, which point nowhere,", numbers[status == ZERO])
-        return out
+        faults = np.empty(len(rows), np.uint8)
+        _to_unit_length(rows, out, faults)
+        return out, faults
 
 
 NOT_FINITE, ZERO = 1, 2
@@ -107,19 +105,19 @@ def _refuse(fault: str, rows: NDArray[np.integer]) -> None:
 
 
 @compiled
-def _to_unit_length(rows, out, status):  # (n, d) float64, (n, d) float32, (n,) uint8
+def _to_unit_length(rows, out, faults):  # (n, d) float64, (n, d) float32, (n,) uint8
     for i in range(rows.shape[0]):
         # Scaling by the largest entry keeps the squares of 1e300 and 1e-300 in range.
         largest = 0.0
-        status[i] = 0
+        faults[i] = 0
         for j in range(rows.shape[1]):
             size = abs(rows[i, j])
             if not np.isfinite(size):
-                status[i] = NOT_FINITE
+                faults[i] = NOT_FINITE
             largest = max(largest, size)
-        if status[i] == 0 and largest == 0.0:
-            status[i] = ZERO
-        if status[i] != 0:
+        if faults[i] == 0 and largest == 0.0:
+            faults[i] = ZERO
+        if faults[i] != 0:
             continue
         total = 0.0
         for j in range(rows.shape[1]):

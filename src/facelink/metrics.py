@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facelink.errors import InputError
+from facelink.labels import as_labels
 
 __all__ = ["Scores", "bcubed", "nmi", "pairwise"]
 
@@ -75,6 +76,8 @@ def pairwise(truth: ArrayLike, predicted: ArrayLike, *, without_singletons: bool
     0.5
     """
     table = _contingency(truth, predicted, without_singletons)
+    if table.n_items == 0:
+        return Scores(0.0, 0.0, 0.0)
     together = _pairs(table.cells)
     predicted_pairs, true_pairs = _pairs(table.all_cluster_sizes), _pairs(table.all_identity_sizes)
     precision = together / predicted_pairs if predicted_pairs else 1.0
@@ -127,7 +130,7 @@ def nmi(
 
 
 def _contingency(truth: ArrayLike, predicted: ArrayLike, without_singletons: bool) -> Contingency:
-    identities, clusters = _as_labels(truth, "truth"), _as_labels(predicted, "predicted")
+    identities, clusters = as_labels(truth, "truth"), as_labels(predicted, "predicted")
     if len(identities) != len(clusters):
         raise InputError(
             "truth and predicted should have one label per item each, got "
@@ -152,13 +155,6 @@ def _contingency(truth: ArrayLike, predicted: ArrayLike, without_singletons: boo
         identity_sizes[identity_sizes > 0],
         cluster_sizes[cluster_sizes > 0],
     )
-
-
-def _as_labels(labels: ArrayLike, name: str) -> NDArray:
-    array = np.asarray(labels)
-    if array.ndim != 1:
-        raise InputError(f"{name} should be one label per item, got an array of {array.ndim} axes.")
-    return array
 
 
 def _pairs(sizes: NDArray[np.float64]) -> float:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facelink.embeddings import as_embeddings
+from facelink.embeddings import UnitRows, as_embeddings
 from facelink.links import GcnModel, Links, load_model, score_links
 from facelink.links.model import DEFAULT_MODEL
-from facelink.merging import merge_links
+from facelink.merging import by_size, check_merging, merge_links
 from facelink.merging.pairs import Pairs, join_directions
 from facelink.neighbors import knn_graph
+from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
 from facelink.subgraphs import Context
 
@@ -88,27 +89,39 @@ def cluster(
     model = load_model(model) if not isinstance(model, GcnModel) else model
     model.check_dimension(embeddings.shape[1])
     context = context or model.context
+    options = options or {}
+    check_merging(method, options)
+
+    # An exact copy is the same person: only the first of its kind is clustered.
+    first_copy, group = find_distinct(UnitRows(embeddings))
+    items = embeddings if len(first_copy) == len(group) else embeddings[first_copy]
 
     # 1. Find the neighbours of every item.
-    graph = knn_graph(embeddings, context.k, n_threads=n_threads, progress=progress)
+    graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)
     # 2. and 3. Build the subgraph around every item and read from it which neighbours are
     # the same person.
     links = score_links(
-        embeddings, graph, model, context=context, n_threads=n_threads, progress=progress
+        items, graph, model, context=context, n_threads=n_threads, progress=progress
     )
     # 4. Merge the links into clusters.
-    labels = merge_links(links, method, **(options or {}))
+    labels = merge_links(links, method, **options)
 
-    notes = graph.notes + notes_on(len(labels))
-    return Clustering(labels, confidence_of(links, labels), notes)
+    confidence = confidence_of(links, labels)
+    notes = graph.notes + notes_on(len(group), len(first_copy))
+    return Clustering(by_size(labels[group]), confidence[group], notes)
 
 
-def notes_on(n_items: int) -> tuple[str, ...]:
-    """What to say of a collection that is hardly one."""
-    if n_items >= LITTLE:
-        return ()
-    items = "1 item is" if n_items == 1 else f"{n_items} items are"
-    return (f"{items} little to go on: links are read from the items around them.",)
+def notes_on(n_items: int, n_distinct: int) -> tuple[str, ...]:
+    """What to say of copies, and of a collection that is hardly one."""
+    notes = []
+    n_copies = n_items - n_distinct
+    if n_copies:
+        copies = "1 item is an exact copy" if n_copies == 1 else f"{n_copies:,} items are copies"
+        notes.append(f"{copies} of another, and in the same cluster with it.")
+    if n_distinct < LITTLE:
+        items = "1 distinct item is" if n_distinct == 1 else f"{n_distinct} distinct items are"
+        notes.append(f"{items} little to go on: links are read from the items around them.")
+    return tuple(notes)
 
 
 def confidence_of(links: Links, labels: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -125,8 +125,8 @@ def build_subgraphs(
     Notes
     -----
     An edge joins two nodes where either is among the other's u nearest; no node
-    is joined to itself. Linear in the nodes and edges built, about 15 µs per
-    pivot at ``Context((80, 5), u=5)``.
+    is joined to itself. Linear in the nodes and edges built, and one array as
+    long as the collection per call: give many pivots at once.
     """
     pivots = np.ascontiguousarray(pivots)
     context = context.fitted_to(neighbors.shape[1])

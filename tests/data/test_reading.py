@@ -147,6 +147,18 @@ def test_labels_from_every_kind_of_file(tmp_path):
         assert found.dtype.kind == "i", name
 
 
+def test_what_spreadsheets_add_is_no_part_of_a_label(tmp_path):
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbf0\n0\n1\n")
+    (tmp_path / "bom.csv").write_bytes(b"\xef\xbb\xbflabel\n0\n0\n1\n")
+    for name in ("bom.txt", "bom.csv"):
+        assert read_labels(tmp_path / name).tolist() == [0, 0, 1]
+
+
+def test_labels_that_only_look_like_one_number_stay_apart(tmp_path):
+    (tmp_path / "y.txt").write_text("007\n7\n1_0\n10\n")
+    assert len(set(read_labels(tmp_path / "y.txt"))) == 4
+
+
 def test_names_stay_text(tmp_path):
     (tmp_path / "y.txt").write_text("Zoë\n<script>\n7\n", encoding="utf-8")
     assert read_labels(tmp_path / "y.txt").tolist() == ["Zoë", "<script>", "7"]
@@ -157,9 +169,16 @@ def test_labels_that_cannot_be_read_say_so(tmp_path):
     np.save(tmp_path / "nan.npy", np.array([1, np.nan]))
     (tmp_path / "latin.txt").write_bytes(b"Zo\xeb\n")
     (tmp_path / "wide.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "gap.txt").write_text("1\n\n2\n")
+    (tmp_path / "gap.csv").write_text("label\n1\n\n2\n")
+    (tmp_path / "bare.csv").write_text("1\n1\n2\n")
     cases = {
         "two.npy": "one label per item",
-        "nan.npy": "NaN or infinite",
+        "nan.npy": "NaN or infinity",
+        "gap.txt": "no label in line 2",
+        "gap.csv": "no label in line 3",
+        "bare.csv": "should have a header",
+        "x" * 300 + ".txt": "Cannot look for",
         "latin.txt": "not text in UTF-8",
         "wide.csv": "column cluster, label or identity",
         "none.txt": "There is no file",

@@ -83,6 +83,7 @@ def test_somebody_elses_safetensors_says_so(tmp_path):
         ({"architecture": {"dimension": 7}}, "is damaged"),
         ({"architecture": {"depth": 7}}, "is damaged"),
         ({"context": {"hops": []}}, "is damaged"),
+        ({"architecture": {"dimension": 6, "widths": ["wide"]}}, "is damaged"),
     ],
 )
 def test_another_kind_or_damaged_content_says_so(model, tmp_path, change, said):
@@ -102,6 +103,23 @@ def test_weights_of_another_shape_are_refused(model):
     weights["classifier.slope"] = np.zeros(9, np.float32)
     with pytest.raises(ModelError, match=r"classifier.slope should have the shape \(4,\)"):
         GcnModel(model.architecture, weights)
+
+
+def test_weights_that_are_no_numbers_are_refused(model):
+    weights = dict(model.weights)
+    weights["classifier.slope"] = np.full(4, np.nan, np.float32)
+    with pytest.raises(ModelError, match="contains NaN"):
+        GcnModel(model.architecture, weights)
+
+
+def test_a_file_of_another_precision_says_so(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    path = tmp_path / "m.safetensors"
+    save_file({"weight": torch.zeros(3, dtype=torch.bfloat16)}, path)
+    with pytest.raises(ModelError, match=r"not a .*"):
+        load_model(path)
 
 
 def test_saving_into_a_folder_that_is_not_there_says_so(model, tmp_path):

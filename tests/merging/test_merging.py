@@ -180,7 +180,7 @@ def test_no_links_at_all_leave_everyone_alone():
         ("map-equation", {"max_size": 3}, "no option 'max_size'; it has threshold"),
         ("map-equation", {"threshold": -1}, "threshold should be a number from 0 to 1"),
         ("propagation", {"max_size": 0}, "max_size should be"),
-        ("propagation", {"step": 0}, "step should be above 0"),
+        ("propagation", {"step": 0}, "step should be a number from 0.001"),
         ("propagation", {"threshold": float("nan")}, "threshold should be a number"),
     ],
 )

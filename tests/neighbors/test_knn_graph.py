@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import make_faces
-from facelink import embeddings, knn_graph
+from facelink import KnnGraph, embeddings, knn_graph
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.neighbors import exact
@@ -122,7 +122,19 @@ def test_items_that_are_all_the_same_are_each_others_neighbours():
 def test_rows_of_different_length_but_one_direction_are_copies():
     graph = knn_graph(np.array([[1.0, 1], [2, 2], [1, 0]]), 1)
     np.testing.assert_array_equal(graph.indices.ravel(), [1, 0, 0])
-    assert graph.notes[0].startswith("1 item is an exact copy of another")
+
+
+def test_a_graph_of_neighbours_that_do_not_exist_is_refused():
+    values = np.zeros((3, 1), np.float32)
+    for wrong in (3, -1, 10**8):
+        with pytest.raises(InputError, match=f"from 0 to 2.*got .*{wrong}"):
+            KnnGraph(np.array([[1], [0], [wrong]]), values)
+    with pytest.raises(InputError, match="whole numbers"):
+        KnnGraph(np.zeros((3, 1)), values)
+    with pytest.raises(InputError, match="one shape"):
+        KnnGraph(np.zeros((3, 2), int), values)
+    graph = KnnGraph(np.array([[1], [0], [1]]), values)  # int64, as faiss gives them
+    assert graph.indices.dtype == np.int32
 
 
 def test_a_graph_wider_than_the_collection_says_so():

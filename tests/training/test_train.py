@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_to_the_same_result(training_faces, tmp_path, after
     )
     assert same_weights(found, wanted)
     assert found.about == wanted.about
-    assert not path.exists()
+    assert same_weights(train(*training_faces, **options), wanted)  # nothing left to do
     steps = [done for stage, done in resumed_at if stage.startswith("epoch")]
     if after > 1:
         assert steps[0] > SMALL["batch_size"]  # it did not start anew
@@ -153,6 +153,28 @@ def test_small_collections_narrow_the_subgraphs():
     assert model.about["link average precision"] is None
 
 
+def test_the_model_is_scored_no_wider_than_it_was_trained():
+    few = make_faces((6, 5, 4, 3, 3), n_copies=0)
+    options = {"validation": 0, "epochs": 1, "widths": (4, 4), "batch_size": 16}
+    for hops, u, wanted in (((5, 3), 3, (5, 3)), ((9,), 2, (9,)), ((9, 9, 9), 9, (9, 5, 5))):
+        model = train(*few, hops=hops, u=u, **options)
+        assert model.context.hops == wanted
+        assert model.context.u == min(u, 5)
+
+
+def test_someone_with_two_items_is_among_those_held_back():
+    labels = np.concatenate([np.repeat(np.arange(3), 6), np.arange(3, 20)])
+    for seed in range(30):
+        held = training_loop._hold_back(labels, 0.1, seed)
+        assert np.bincount(labels[held]).max() > 1
+        assert np.bincount(labels[~held]).max() > 1
+
+
+def test_training_that_diverges_says_so(training_faces):
+    with pytest.raises(InputError, match="Lower the learning rate"):
+        train(*training_faces, learning_rate=1e30, **SMALL)
+
+
 def test_a_last_batch_of_one_joins_the_one_before():
     assert [len(b) for b in training_loop._batches(np.arange(17), 16)] == [17]
     assert [len(b) for b in training_loop._batches(np.arange(18), 16)] == [16, 2]
@@ -173,10 +195,13 @@ def test_names_are_labels_too_and_the_model_can_be_saved(training_faces, tmp_pat
     ("labels", "options", "said"),
     [
         (np.arange(5), {}, "one label for each of the 20 embeddings, got 5"),
-        (np.zeros((20, 1)), {}, r"shape \(20, 1\)"),
+        (np.zeros((20, 1)), {}, "an array of 2 axes"),
+        (np.array([1.0, np.nan] * 10), {}, "contain NaN"),
+        (np.array([1, None] * 10, object), {}, "whole numbers or text"),
+        (np.arange(20) % 5, {"seed": -1}, "seed should be"),
         (np.zeros(20), {}, "at least two identities"),
         (np.arange(20), {}, "two items of one of them"),
-        (np.arange(20) % 3, {}, "validation=0"),
+        (np.arange(20) % 2, {}, "validation=0"),
         (np.arange(20) % 5, {"epochs": 0}, "epochs should be"),
         (np.arange(20) % 5, {"batch_size": 1.5}, "batch_size should be"),
         (np.arange(20) % 5, {"learning_rate": 0}, "learning_rate should be"),

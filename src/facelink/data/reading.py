@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from facelink.data.writing import is_there
 from facelink.embeddings import as_embeddings
 from facelink.errors import FileError, InputError, MissingExtraError
+from facelink.labels import as_labels
+
+OBJECTS = (
+    "Python objects, which are not read: they could run code. Save it as numbers: "
+    "numpy.save(path, array.astype('float32'))."
+)
 
 
 def read_embeddings(paths: Sequence[str | Path], *, dim: int | None = None) -> NDArray[Any]:
@@ -69,18 +77,7 @@ def read_labels(path: str | Path) -> NDArray[Any]:
         ".txt": _read_lines,
         ".meta": _read_lines,
     }
-    labels = _read(path, readers, "labels")
-    if labels.ndim != 1 or labels.dtype.kind not in "iubUSf":
-        raise InputError(
-            f"{path} should hold one label per item, got an array of shape {labels.shape} and type "
-            f"{labels.dtype}."
-        )
-    if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            raise InputError(f"{path} holds labels that are NaN or infinite.")
-        if (labels == np.round(labels)).all():
-            labels = labels.astype(np.int64)
-    return labels
+    return as_labels(_read(path, readers, "labels"), f"The labels in {path}")
 
 
 def _read(
@@ -93,7 +90,7 @@ def _read(
             f"{path} has an ending that is not known for {what}: expected one of "
             f"{', '.join(readers)}."
         )
-    if not path.exists():
+    if not is_there(path):
         raise FileError(f"There is no file {path}.")
     if path.is_dir():
         raise FileError(f"{path} is a folder; expected a file of {what}.")
@@ -105,6 +102,8 @@ def _read(
         raise FileError(f"Cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise FileError(f"{path} is not text in UTF-8.") from None
+    except csv.Error as error:
+        raise FileError(f"{path} is damaged or not what its name says ({error}).") from None
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
@@ -112,10 +111,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         if "Object arrays" in str(error) or "Python objects" in str(error):
-            raise FileError(
-                f"{path} holds Python objects, which are not read: they could run code. Save it as "
-                "numbers: numpy.save(path, array.astype('float32'))."
-            ) from None
+            raise FileError(f"{path} holds {OBJECTS}") from None
         raise FileError(f"{path} is truncated or not a .npy file ({error}).") from None
     if not isinstance(array, np.ndarray):
         array.close()
@@ -139,6 +135,8 @@ def _read_npz(path: Path, name: str) -> NDArray[Any]:
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError) as error:
         if isinstance(error, FileError):
             raise
+        if "Object arrays" in str(error):
+            raise FileError(f"{path} holds {OBJECTS}") from None
         raise FileError(f"{path} is truncated or not an .npz file ({error}).") from None
 
 
@@ -176,7 +174,7 @@ def _read_parquet(path: Path) -> NDArray[Any]:
         try:
             lengths = np.unique(rows.value_lengths() if hasattr(rows, "value_lengths") else [
                 len(row) for row in rows])  # fmt: skip
-        except TypeError:
+        except (TypeError, AttributeError):
             raise InputError(
                 f"{path}: the column embedding should hold lists of numbers."
             ) from None
@@ -190,7 +188,8 @@ def _read_parquet(path: Path) -> NDArray[Any]:
     numeric = [
         column
         for column, field in zip(table.columns, table.schema, strict=True)
-        if pyarrow.types.is_floating(field.type) or pyarrow.types.is_integer(field.type)
+        if (pyarrow.types.is_floating(field.type) or pyarrow.types.is_integer(field.type))
+        and not field.name.startswith("__index_level_")  # of pandas
     ]
     if not numeric:
         raise InputError(
@@ -201,31 +200,36 @@ def _read_parquet(path: Path) -> NDArray[Any]:
 
 
 def _read_csv_labels(path: Path) -> NDArray[Any]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        names = reader.fieldnames or []
-        known = [name for name in ("cluster", "label", "identity") if name in names]
-        if not known and len(names) == 1:
-            known = list(names)
-        if not known:
-            raise InputError(
-                f"{path} should have a column cluster, label or identity, or just one column; it "
-                f"has {', '.join(names) or 'none'}."
-            )
-        return _as_numbers([row[known[0]] or "" for row in reader])
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    known: list[str] = [name for name in ("cluster", "label", "identity") if name in header]
+    if not known and len(header) == 1 and not header[0].lstrip("-").isdigit():
+        known = header
+    if not known:
+        raise InputError(
+            f"{path} should have a header with a column cluster, label or identity, or just one "
+            f"column; its first line is {','.join(header)[:80]!r}."
+        )
+    column = header.index(known[0])
+    labels = [row[column] if column < len(row) else "" for row in rows]
+    return _as_numbers(path, labels, first_line=2)
 
 
 def _read_lines(path: Path) -> NDArray[Any]:
-    return _as_numbers(path.read_text(encoding="utf-8").split("\n"), drop_last_empty=True)
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    return _as_numbers(path, lines[:-1] if lines[-1].strip() == "" else lines, first_line=1)
 
 
-def _as_numbers(texts: list[str], *, drop_last_empty: bool = False) -> NDArray[Any]:
-    """Whole numbers where all of them are, else text."""
+def _as_numbers(path: Path, texts: list[str], first_line: int) -> NDArray[Any]:
+    """Whole numbers where all of them are written as such, else text: 007 is not 7."""
     texts = [text.strip() for text in texts]
-    if drop_last_empty and texts and texts[-1] == "":
-        texts.pop()
-    array = np.array(texts, dtype=str)
+    if "" in texts:
+        raise InputError(f"{path} has no label in line {texts.index('') + first_line}.")
     try:
-        return array.astype(np.int64)
-    except (ValueError, OverflowError):
-        return array
+        numbers = [int(text) for text in texts]
+    except ValueError:
+        return np.array(texts, dtype=str)
+    if all(str(number) == text for number, text in zip(numbers, texts, strict=True)):
+        with suppress(OverflowError):
+            return np.array(numbers, dtype=np.int64)
+    return np.array(texts, dtype=str)

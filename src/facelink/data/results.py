@@ -5,29 +5,46 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from facelink.data.writing import make_folder, write_aside
-from facelink.errors import FileError, ResultExistsError
+from facelink.data.writing import check_place, make_folder, write_aside
+from facelink.errors import ResultExistsError
 from facelink.pipeline import Clustering
 
 LABELS, TABLE, SUMMARY = "labels.npy", "clusters.csv", "summary.json"
 LARGEST = 10
 
 
-def check_folder(folder: Path, *, force: bool = False) -> None:
-    """Refuse a folder that already holds a result, before any work is done."""
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; expected a folder for the result.")
-    found = [name for name in (LABELS, TABLE, SUMMARY) if (folder / name).exists()]
-    if found and not force:
+def check_folder(
+    folder: Path, *, force: bool = False, names: Sequence[str] = (LABELS, TABLE, SUMMARY)
+) -> None:
+    """Refuse a folder that already holds files of these names, before any work is done."""
+    check_place(folder)
+    found = ", ".join(name for name in names if (folder / name).exists())
+    if not found or force:
+        return
+    if "facelink" in read_summary(folder):
         raise ResultExistsError(
-            f"{folder} already holds a result ({', '.join(found)}). Choose another folder with -o, "
-            "or replace it with --force."
+            f"{folder} already holds a result ({found}). Choose another folder with -o, or replace "
+            "it with --force."
         )
+    raise ResultExistsError(
+        f"{folder} holds {found}, which facelink did not write and would overwrite. Choose another "
+        "folder with -o."
+    )
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of the result in a folder; empty if there is none."""
+    try:
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def summarize(clustering: Clustering) -> dict[str, Any]:
@@ -55,7 +72,7 @@ def write_result(folder: Path, clustering: Clustering, summary: dict[str, Any]) 
     writer.writerow(["item", "cluster", "confidence"])
     rows = zip(clustering.labels.tolist(), clustering.confidence.tolist(), strict=True)
     writer.writerows((item, label, f"{sure:.4f}") for item, (label, sure) in enumerate(rows))
-    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(summary, indent=2) + "\n"
     contents = {LABELS: array.getvalue(), TABLE: table.getvalue().encode(), SUMMARY: text.encode()}
     for name, content in contents.items():
         write_aside(folder / name, content)

@@ -32,3 +32,20 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+
+
+def check_place(folder: Path) -> None:
+    """Refuse, before any work is done, a folder that could not be made or written to."""
+    above = next((place for place in (folder, *folder.parents) if is_there(place)), Path())
+    if not above.is_dir():
+        raise FileError(f"{above} is a file; expected a folder for the result.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise FileError(f"Cannot write to the folder {above}: permission denied.")
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path exists, saying plainly why that cannot be known."""
+    try:
+        return path.exists()
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise FileError(f"Cannot look for {str(path)[:80]}: {error.strerror}.") from None

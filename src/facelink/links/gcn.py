@@ -61,8 +61,12 @@ class GcnScorer:
         self.constant = -(weights["normalize.mean"] @ scaled)  # (m,)
         self.per_similarity = scaled[dimension] if model.architecture.similarity else None
         self.per_item = np.empty((len(rows), scaled.shape[1]), np.float32)  # (n, m)
-        for block in blocks(len(rows), FIXED_ROWS):
+
+        def multiply(block: slice) -> None:
             np.matmul(rows[block], scaled[:dimension], out=self.per_item[block])
+
+        for _ in in_threads(multiply, blocks(len(rows), FIXED_ROWS)):
+            pass
 
     def _side_by_side(self, depth: int) -> Floats:
         """The matrices that layer ``depth`` multiplies its input with: (d_in, m)."""

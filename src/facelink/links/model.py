@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.data.writing import write_aside
+from facelink.data.writing import is_there, write_aside
 from facelink.errors import FileError, InputError, ModelError
 from facelink.subgraphs import Context
 
@@ -131,6 +131,8 @@ class GcnModel:
                     f"the array {name} should have the shape {wanted.get(name)}, got "
                     f"{shapes.get(name)}"
                 )
+            if not np.isfinite(self.weights[name]).all():
+                raise ModelError(f"the array {name} contains NaN or infinity")
 
     @property
     def name(self) -> str:
@@ -184,7 +186,7 @@ def load_model(name_or_path: str | Path) -> GcnModel:
         content = files("facelink.links").joinpath("models", f"{name_or_path}{SUFFIX}").read_bytes()
         return _parse(content, str(name_or_path))
     path = Path(name_or_path)
-    if not path.exists():
+    if not is_there(path):
         raise FileError(
             f"There is no model {str(name_or_path)!r}: neither a file nor one of those that come "
             f"with facelink ({', '.join(model_names())})."
@@ -204,10 +206,10 @@ def _parse(content: bytes, origin: str) -> GcnModel:
         # safetensors gives the metadata only for files, so read it from the header:
         # eight bytes of length, then JSON.
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(
-            f"{origin!r} is not a complete safetensors file ({error}). If it was copied or "
-            "downloaded, do so again; models are written by: facelink train"
+            f"{origin!r} is not a complete safetensors file of float32 arrays ({error}). If it was "
+            "copied or downloaded, do so again; models are written by: facelink train"
         ) from None
     try:
         description = json.loads(header["__metadata__"]["facelink"])
@@ -228,7 +230,7 @@ def _parse(content: bytes, origin: str) -> GcnModel:
         about = {"name": Path(origin).stem, **description["about"]}
         weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         return GcnModel(architecture, weights, context, about)
-    except (KeyError, TypeError, InputError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"{origin!r} says it is a facelink model, but it is damaged: {error}."
         ) from None

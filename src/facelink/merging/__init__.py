@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -16,7 +16,7 @@ from facelink.merging.map_equation import merge_map_equation
 from facelink.merging.pairs import Pairs, join_directions
 from facelink.merging.propagation import merge_propagation
 
-__all__ = ["METHODS", "Pairs", "join_directions", "merge_links"]
+__all__ = ["METHODS", "Pairs", "check_merging", "join_directions", "merge_links"]
 
 METHODS: dict[str, Callable[..., NDArray[np.int64]]] = {
     "map-equation": merge_map_equation,
@@ -60,15 +60,28 @@ def merge_links(links: Links, method: str = "map-equation", **options: Any) -> N
     >>> facelink.merge_links(links, "components", threshold=0.7)
     array([0, 0, 1])
     """
+    check_merging(method, options)
+    return by_size(METHODS[method](join_directions(links), **options))
+
+
+def check_merging(method: str, options: Mapping[str, Any]) -> None:
+    """Refuse a method or options that `merge_links` would refuse, before the work is done."""
     if method not in METHODS:
         raise InputError(f"method should be one of {', '.join(METHODS)}, got {method!r}.")
-    known = [name for name in signature(METHODS[method]).parameters if name != "pairs"]
-    for name in options:
-        if name not in known:
+    known = {name: _option_names(function) for name, function in METHODS.items()}
+    for option in options:
+        if option not in known[method]:
+            having = [name for name in METHODS if option in known[name]]
             raise InputError(
-                f"Method {method!r} has no option {name!r}; it has {', '.join(known)}."
+                f"Method {method!r} has no option {option!r}; it has {', '.join(known[method])}."
+                + (f" Choose method {having[0]!r} to use it." if having else "")
             )
-    return by_size(METHODS[method](join_directions(links), **options))
+    nothing = np.empty(0, np.int32)
+    METHODS[method](Pairs(1, nothing, nothing, nothing.astype(np.float32)), **options)
+
+
+def _option_names(function: Callable[..., object]) -> list[str]:
+    return [name for name in signature(function).parameters if name != "pairs"]
 
 
 def by_size(labels: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -56,8 +56,8 @@ def merge_propagation(
     check_share("threshold", threshold)
     if not isinstance(max_size, int | np.integer) or max_size < 1:
         raise InputError(f"max_size should be a whole number from 1, got {max_size!r}.")
-    if not isinstance(step, int | float | np.number) or not 0 < step <= 1:
-        raise InputError(f"step should be above 0 and at most 1, got {step!r}.")
+    if not isinstance(step, int | float | np.number) or not 0.001 <= step <= 1:
+        raise InputError(f"step should be a number from 0.001 to 1, got {step!r}.")
     kept = pairs.at_least(threshold)
     levels = rising_thresholds(threshold, step)
     # The level of a link is the highest threshold that it reaches.

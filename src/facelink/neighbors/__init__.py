@@ -41,6 +41,19 @@ class KnnGraph:
                 "A kNN graph needs indices and similarities of one shape (n, k), got "
                 f"{self.indices.shape} and {self.similarities.shape}."
             )
+        # The compiled loops trust these: a neighbour that does not exist would crash them.
+        if self.indices.dtype.kind not in "iu":
+            raise InputError(f"The indices should be whole numbers, got {self.indices.dtype}.")
+        lowest, highest = self.indices.min(initial=0), self.indices.max(initial=-1)
+        if lowest < 0 or highest >= len(self.indices):
+            raise InputError(
+                f"The indices should be from 0 to {len(self.indices) - 1}, the items of the graph, "
+                f"got {lowest} to {highest}. Fill up rows with fewer neighbours, or drop them."
+            )
+        indices = np.ascontiguousarray(self.indices, np.int32)
+        object.__setattr__(self, "indices", indices)
+        similarities = np.ascontiguousarray(self.similarities, np.float32)
+        object.__setattr__(self, "similarities", similarities)
 
     @property
     def n_items(self) -> int:
@@ -107,13 +120,6 @@ def knn_graph(
 
     first_copy, group = find_distinct(rows)
     n_copies = n_items - len(first_copy)
-    if n_copies:
-        items = (
-            "1 item is an exact copy" if n_copies == 1 else f"{n_copies:,} items are exact copies"
-        )
-        notes += (
-            f"{items} of another; a copy is the same person, and counts once as a neighbour.",
-        )
     report = partial(progress, "neighbours")
     indices, similarities = nearest(
         rows, first_copy, min(width, len(first_copy) - 1), n_threads=n_threads, report=report

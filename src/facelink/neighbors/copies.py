@@ -33,7 +33,6 @@ def find_distinct(rows: UnitRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     leader = np.arange(n_items)  # the lowest index with the same row
-    start = 0
     repeats = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
     for run in np.split(repeats, np.flatnonzero(np.diff(repeats) > 1) + 1):
         if not len(run):
@@ -102,6 +101,8 @@ def _list_copies(neighbors, similarities, group, members, starts, indices, value
                         indices[i, filled] = item
                         values[i, filled] = value
                         filled += 1
+                    if filled == width or (seen == 1 and later == 0):
+                        break
         # Nearest first, lower index first among equals: insertion sort, nearly sorted already.
         for a in range(1, width):
             item, value = indices[i, a], values[i, a]

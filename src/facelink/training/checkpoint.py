@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from facelink.data.writing import write_aside
+from facelink.data.writing import make_folder, write_aside
 from facelink.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Checkpoint:
         counters = {name: getattr(training, name) for name in COUNTERS}
         description = {"fingerprint": self.fingerprint, "counters": counters}
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        make_folder(self.path.parent)
         write_aside(self.path, save(contiguous, metadata={"facelink": json.dumps(description)}))
         self.saved_at = time.monotonic()
 
@@ -101,7 +102,3 @@ class Checkpoint:
                     f"{found}, now it is {wanted}. Remove it to start anew, or train as before to "
                     "go on from it."
                 )
-
-    def remove(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)

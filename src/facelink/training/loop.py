@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy
 import facelink
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
+from facelink.labels import as_labels
 from facelink.links.model import Architecture, GcnModel
 from facelink.neighbors import knn_graph
 from facelink.progress import Progress, silent
@@ -113,7 +115,7 @@ def train(
     hops, u, include_pivot
         The subgraphs to train in (see `Context`); narrower where the collection
         is small. The model scores links at (80, 5) and u = 5, as the paper
-        does, or narrower if it was trained in narrower ones.
+        does, or narrower wherever it was trained narrower.
     epochs : int
         How often every item is a pivot. The epoch with the best average
         precision on the validation links is kept.
@@ -132,7 +134,7 @@ def train(
     checkpoint : path, optional
         A file to which the state is saved every ``checkpoint_seconds`` and
         after each epoch, and from which an interrupted training goes on, to
-        the same result. It is removed at the end.
+        the same result. Remove it when the model is saved.
     progress, on_epoch : callables, optional
         Called with (stage, done, total), and with an `Epoch` after each.
 
@@ -154,7 +156,7 @@ def train(
     >>> model.architecture.dimension
     128
     """
-    _check_options(epochs, batch_size, learning_rate, validation)
+    _check_options(epochs, batch_size, learning_rate, validation, seed)
     rows = UnitRows(embeddings)
     identities = _as_identities(labels, len(rows))
     context = Context(tuple(hops), u, include_pivot)
@@ -185,7 +187,13 @@ def train(
     k = context.k
     learned = _collection(rows, identities, ~held_back, k, balanced, progress)
     context = context.fitted_to(learned.neighbors.shape[1])
-    scoring = Context((80, 5), 5, include_pivot).fitted_to(context.k)
+    scoring = Context(
+        tuple(
+            min(k, limit) for k, limit in zip(context.hops, chain((80,), repeat(5)), strict=False)
+        ),
+        min(context.u, 5),
+        include_pivot,
+    )
     watched = None
     if held_back.any():
         watched = _collection(rows, identities, held_back, k, balanced, progress)
@@ -230,7 +238,6 @@ def train(
         "link average precision": None if watched is None else round(best["average_precision"], 4),
         "seed": seed,
     }
-    saved.remove()
     return GcnModel(architecture, state.best_weights, scoring, about)
 
 
@@ -265,6 +272,11 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * one_cycle(self.steps_done / self.total_steps)
         loss = weighted_loss(self.network(features, batch), truth, importance)
+        if not torch.isfinite(loss):
+            raise InputError(
+                "The loss is no longer a number: the training has diverged. Lower the learning "
+                f"rate (--learning-rate), now {self.learning_rate:g}, and start anew."
+            )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -337,20 +349,26 @@ def _hold_back(identities: NDArray[np.int64], share: float, seed: int) -> NDArra
     if share == 0:
         return np.zeros(len(identities), bool)
     n_held = max(1, round(share * n_identities))
-    if n_identities < 4 or n_identities - n_held < 2:
+    several = np.bincount(identities) > 1
+    order = np.random.default_rng([seed, 0xFACE]).permutation(n_identities)
+    # Someone with two items has to be among them: there must be a link to find.
+    place = int(np.argmax(several[order]))
+    order = np.concatenate([order[place : place + 1], np.delete(order, place)])
+    held, learned = order[:n_held], order[n_held:]
+    if len(learned) < 2 or not several[learned].any():
         raise InputError(
             f"Holding back {n_held} of {n_identities} identities for validation leaves too few to "
             "train on. Give more identities, a smaller share, or validation=0 (--validation 0)."
         )
-    held = np.random.default_rng([seed, 0xFACE]).permutation(n_identities)[:n_held]
     return np.isin(identities, held)
 
 
 def _as_identities(labels: ArrayLike, n_items: int) -> NDArray[np.int64]:
-    array = np.asarray(labels)
-    if array.ndim != 1 or len(array) != n_items:
-        came = f"{len(array):,}" if array.ndim == 1 else f"an array of shape {array.shape}"
-        raise InputError(f"Expected one label for each of the {n_items:,} embeddings, got {came}.")
+    array = as_labels(labels)
+    if len(array) != n_items:
+        raise InputError(
+            f"Expected one label for each of the {n_items:,} embeddings, got {len(array):,}."
+        )
     _, identities, sizes = np.unique(array, return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         raise InputError(
@@ -360,7 +378,11 @@ def _as_identities(labels: ArrayLike, n_items: int) -> NDArray[np.int64]:
     return identities
 
 
-def _check_options(epochs: int, batch_size: int, learning_rate: float, validation: float) -> None:
+def _check_options(
+    epochs: int, batch_size: int, learning_rate: float, validation: float, seed: int
+) -> None:
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"seed should be a whole number from 0, got {seed!r}.")
     for name, value in (("epochs", epochs), ("batch_size", batch_size)):
         if not isinstance(value, int | np.integer) or value < 1:
             raise InputError(f"{name} should be a whole number from 1, got {value!r}.")

@@ -8,7 +8,6 @@ connected: no padding, and the aggregation matrix G stays sparse.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,21 +34,17 @@ class Batch:
     reverse: Tensor  # (edges,) which edge is the same one in the other direction
 
     @classmethod
-    def from_subgraphs(cls, subgraphs: Subgraphs, device: str | torch.device = "cpu") -> Batch:
+    def from_subgraphs(cls, subgraphs: Subgraphs) -> Batch:
         degrees = torch.from_numpy(subgraphs.degrees)
-        sources = torch.from_numpy(subgraphs.edges).long()
-        parts = (
+        return cls(
             torch.from_numpy(subgraphs.nodes).long(),
             torch.from_numpy(subgraphs.pivot_of_node).long(),
             torch.from_numpy(subgraphs.link_nodes).flatten(),
             torch.from_numpy(subgraphs.edge_starts),
             torch.repeat_interleave(torch.arange(len(degrees)), degrees),
-            sources,
-            # Edges are sorted by target, then source, and each is there both ways, so
-            # a stable sort by source lists the same edges turned round.
-            torch.argsort(sources, stable=True),
+            torch.from_numpy(subgraphs.edges).long(),
+            torch.from_numpy(_reverse_edges(subgraphs.edge_starts, subgraphs.edges)),
         )
-        return cls(*(part.to(device) for part in parts))
 
     @property
     def n_nodes(self) -> int:
@@ -190,24 +185,26 @@ class Aggregate(torch.autograd.Function):
 
 def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
     """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
-    if x.is_cpu:  # several times faster here than torch's sparse matrices
-        out = torch.empty_like(x)
-        arrays = (batch.edge_starts, batch.sources, weights.detach(), x.detach().contiguous(), out)
-        starts, sources, values, features, result = (tensor.numpy() for tensor in arrays)
-        over_rows(
-            lambda first, stop: _sum_neighbors(
-                first, stop, starts, sources, values, features, result
-            ),
-            batch.n_nodes,
-        )
-        return out
-    shape = (batch.n_nodes, batch.n_nodes)
-    with warnings.catch_warnings():  # torch calls its CSR matrices beta, once per process
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        g = torch.sparse_csr_tensor(
-            batch.edge_starts, batch.sources, weights, shape, check_invariants=False
-        )
-    return g @ x
+    out = torch.empty_like(x)
+    arrays = (batch.edge_starts, batch.sources, weights.detach(), x.detach().contiguous(), out)
+    starts, sources, values, features, result = (tensor.numpy() for tensor in arrays)
+    over_rows(
+        lambda first, stop: _sum_neighbors(first, stop, starts, sources, values, features, result),
+        batch.n_nodes,
+    )
+    return out
+
+
+@compiled
+def _reverse_edges(edge_starts, edges):
+    """Which edge is the same one in the other direction; edges are sorted, and there both ways."""
+    reverse = np.empty(len(edges), np.int64)
+    reached = edge_starts[:-1].copy()
+    for q in range(len(edge_starts) - 1):
+        for e in range(edge_starts[q], edge_starts[q + 1]):
+            reverse[reached[edges[e]]] = e
+            reached[edges[e]] += 1
+    return reverse
 
 
 @compiled
