@@ -84,8 +84,8 @@ def main() -> None:
     def add(row: dict[str, object]) -> None:
         rows.append(row)
         print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
-        command = " ".join(["benchmarks/accuracy.py DATA_DIR", *sys.argv[2:]])
-        save(options.name, rows, COLUMNS, command=command, seed=options.seed, recipe=RECIPE)
+        save(options.name, rows, COLUMNS, script="accuracy.py DATA_DIR", seed=options.seed,
+             swap=options.swap, variants=options.variants, recipe=RECIPE)  # fmt: skip
 
     print(markdown([], COLUMNS))
     for collection in options.collections:

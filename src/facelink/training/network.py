@@ -104,8 +104,8 @@ class LinkNetwork(nn.Module):
 class GraphConvolution(nn.Module):
     r"""Eq. 2 of the paper, :math:`Y = \mathrm{ReLU}([X \| GX] W + b)`.
 
-    :math:`W` is kept as its two halves, so that :math:`GX W_2` can be computed
-    as :math:`G(X W_2)`, aggregating whichever is narrower. A node without
+    :math:`W` is kept as its two halves: :math:`GX W_2` is computed as
+    :math:`G(X W_2)`, so that X is multiplied with both at once. A node without
     neighbours has an empty row in G: it aggregates to zero.
 
     Parameters
@@ -135,12 +135,9 @@ class GraphConvolution(nn.Module):
             weights = self.attention(x, batch)
         if rows is not None:  # of the last layer only the 1-hop nodes are needed
             gathered = Aggregate.apply(x, weights, batch)[rows] @ self.aggregated
-            x = x[rows]
-        elif self.aggregated.shape[0] < self.aggregated.shape[1]:
-            gathered = Aggregate.apply(x, weights, batch) @ self.aggregated
-        else:
-            gathered = Aggregate.apply(x @ self.aggregated, weights, batch)
-        return torch.relu(torch.addmm(self.bias, x, self.own) + gathered)
+            return torch.relu(torch.addmm(self.bias, x[rows], self.own) + gathered)
+        both = x @ torch.cat([self.own, self.aggregated], dim=1)  # (nodes, 2 d_out)
+        return Convolve.apply(both, weights, self.bias, batch)
 
 
 class Attention(nn.Module):
@@ -183,13 +180,52 @@ class Aggregate(torch.autograd.Function):
         return sparse_product(weights[ctx.batch.reverse], ctx.batch, gradient), to_weights, None
 
 
-def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
-    """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
-    out = torch.empty_like(x)
-    arrays = (batch.edge_starts, batch.sources, weights.detach(), x.detach().contiguous(), out)
-    starts, sources, values, features, result = (tensor.numpy() for tensor in arrays)
+class Convolve(torch.autograd.Function):
+    """ReLU(A + G B + b), given A and B side by side: one pass over the edges each way."""
+
+    @staticmethod
+    def forward(ctx, both: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
+        own, aggregated = both.chunk(2, dim=1)  # (nodes, d) each
+        out = sparse_product(weights, batch, aggregated, start=own + bias).relu_()
+        ctx.save_for_backward(both, weights, out)
+        ctx.batch = batch
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
+        both, weights, out = ctx.saved_tensors
+        to_both = torch.empty_like(both)
+        to_own, to_aggregated = to_both.chunk(2, dim=1)
+        torch.mul(gradient, out > 0, out=to_own)
+        sparse_product(weights[ctx.batch.reverse], ctx.batch, to_own, out=to_aggregated)
+        to_weights = None
+        if ctx.needs_input_grad[1]:
+            to_weights = edge_products(to_own, both.chunk(2, dim=1)[1], ctx.batch)
+        return to_both, to_weights, to_own.sum(dim=0), None
+
+
+def sparse_product(
+    weights: Tensor,
+    batch: Batch,
+    x: Tensor,
+    *,
+    start: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d).
+
+    Added to ``start`` where given, in place; written to ``out`` where given.
+    """
+    if start is not None:
+        out = start
+    elif out is None:
+        out = torch.zeros_like(x)
+    else:
+        out.zero_()
+    tensors = (batch.edge_starts, batch.sources, weights, x, out)
+    starts, sources, values, features, result = (t.detach().numpy() for t in tensors)
     over_rows(
-        lambda first, stop: _sum_neighbors(first, stop, starts, sources, values, features, result),
+        lambda first, stop: _add_neighbors(first, stop, starts, sources, values, features, result),
         batch.n_nodes,
     )
     return out
@@ -208,10 +244,9 @@ def _reverse_edges(edge_starts, edges):
 
 
 @compiled
-def _sum_neighbors(first, stop, edge_starts, sources, weights, x, out):
+def _add_neighbors(first, stop, edge_starts, sources, weights, x, out):
     for q in range(first, stop):
         row = out[q]
-        row[:] = 0
         for e in range(edge_starts[q], edge_starts[q + 1]):
             neighbor, weight = x[sources[e]], weights[e]
             for c in range(len(row)):
