@@ -37,7 +37,7 @@ def markdown(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
 
     def cell(value: Any) -> str:
         if isinstance(value, float):
-            return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+            return f"{value:.4f}" if abs(value) < 1 else f"{value:,.1f}"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

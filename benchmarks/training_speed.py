@@ -1,6 +1,6 @@
 """Training speed beside a dense, padded implementation that is fed by Python sets.
 
-    python benchmarks/training_speed.py COLLECTION.npz [--hops 80 5 --u 5]
+    python benchmarks/training_speed.py DATA_DIR
 
 Both train the same network (GCN-M) on the same pivots of the same collection, turn
 by turn in one run: building the subgraphs, forward, backward, step. The dense one is
@@ -27,7 +27,24 @@ from facelink.subgraphs import build_subgraphs
 from facelink.training.network import Batch, LinkNetwork
 from tables import markdown, save
 
-COLUMNS = ["context", "dimension", "nodes", "dense pivots/s", "facelink pivots/s", "ratio"]
+COLUMNS = [
+    "collection",
+    "hops",
+    "u",
+    "widths",
+    "nodes",
+    "dense pivots/s",
+    "facelink pivots/s",
+    "ratio",
+]
+PAPER, NARROW = (512, 512, 256, 256), (256, 256, 128, 128)
+SETTINGS = [  # collection, context, widths, batches
+    ("lfw-degraded-512", Context((200, 10), 10), PAPER, 5),
+    ("lfw-degraded-512", Context((80, 5), 5), PAPER, 12),
+    ("lfw-degraded-128", Context((200, 10), 10), NARROW, 5),
+    ("lfw-degraded-128", Context((80, 5), 5), NARROW, 12),
+]
+BATCH = 16
 
 
 class DenseNetwork(nn.Module):
@@ -77,23 +94,11 @@ def dense_batch(
     return torch.from_numpy(features), torch.from_numpy(adjacency)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("collection", type=Path)
-    parser.add_argument("--hops", type=int, nargs=2, default=[80, 5])
-    parser.add_argument("--u", type=int, default=5)
-    parser.add_argument("--widths", type=int, nargs="+", default=[512, 512, 256, 256])
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--batches", type=int, default=8)
-    options = parser.parse_args()
-
-    arrays = np.load(options.collection, allow_pickle=False)
-    x, y = UnitRows(arrays["x"])[:], arrays["y"]
-    context = Context(tuple(options.hops), options.u)
+def compare(
+    x: np.ndarray, y: np.ndarray, context: Context, widths: tuple[int, ...], batches: int
+) -> dict[str, object]:
+    """Pivots per second of both."""
     neighbors = knn_graph(x, context.k).indices
-    widths = tuple(options.widths)
     torch.manual_seed(0)
     dense = DenseNetwork(x.shape[1], widths)
     sparse = LinkNetwork(Architecture(x.shape[1], "mean", widths))
@@ -108,12 +113,10 @@ def main() -> None:
 
     methods = {"dense": (dense, dense_logits), "facelink": (sparse, sparse_logits)}
     seconds = dict.fromkeys(methods, 0.0)
-    optimizers = {
-        name: torch.optim.SGD(net.parameters(), 1e-2) for name, (net, _) in methods.items()
-    }
+    optimizers = {n: torch.optim.SGD(net.parameters(), 1e-2) for n, (net, _) in methods.items()}
     rng = np.random.default_rng(0)
-    for turn in range(options.batches + 1):  # the first turn warms up
-        pivots = rng.choice(len(x), options.batch_size, replace=False)
+    for turn in range(batches + 1):  # the first turn warms up
+        pivots = rng.choice(len(x), BATCH, replace=False)
         truth = y[neighbors[pivots, : context.hops[0]]] == y[pivots, None]
         target = torch.from_numpy(truth.ravel()).long()
         for name, (_, logits) in methods.items():
@@ -124,22 +127,34 @@ def main() -> None:
             optimizers[name].step()
             if turn:
                 seconds[name] += time.perf_counter() - began
-
-    pivots = np.arange(min(500, len(x)))
+    pivots = np.arange(500)
     nodes = len(build_subgraphs(neighbors, pivots, context).nodes) / len(pivots)
-    rates = {name: options.batches * options.batch_size / s for name, s in seconds.items()}
-    row = {
-        "context": f"{list(context.hops)}, u={context.u}",
-        "dimension": x.shape[1],
+    rates = {name: batches * BATCH / s for name, s in seconds.items()}
+    return {
+        "hops": str(list(context.hops)),
+        "u": context.u,
+        "widths": str(list(widths)),
         "nodes": round(nodes),
-        "dense pivots/s": rates["dense"],
-        "facelink pivots/s": rates["facelink"],
-        "ratio": rates["facelink"] / rates["dense"],
+        "dense pivots/s": round(rates["dense"], 1),
+        "facelink pivots/s": round(rates["facelink"], 1),
+        "ratio": round(rates["facelink"] / rates["dense"], 1),
     }
-    print(markdown([row], COLUMNS))
-    name = f"training_speed_{context.hops[0]}_{context.hops[1]}"
-    save(name, [row], COLUMNS, command=f"training_speed.py {options.collection.name}",
-         batch=options.batch_size, widths=list(widths), torch=torch.__version__)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="DATA_DIR")
+    options = parser.parse_args()
+    rows = []
+    for collection, context, widths, batches in SETTINGS:
+        arrays = np.load(options.folder / f"{collection}.npz", allow_pickle=False)
+        x = UnitRows(arrays["x"])[:]
+        rows.append({"collection": collection, **compare(x, arrays["y"], context, widths, batches)})
+        print(markdown(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+        save("training_speed", rows, COLUMNS, script="training_speed.py DATA_DIR",
+             batch=BATCH, torch=torch.__version__)  # fmt: skip
 
 
 if __name__ == "__main__":
