@@ -39,10 +39,10 @@ COLUMNS = [
 ]
 PAPER, NARROW = (512, 512, 256, 256), (256, 256, 128, 128)
 SETTINGS = [  # collection, context, widths, batches
-    ("lfw-degraded-512", Context((200, 10), 10), PAPER, 5),
-    ("lfw-degraded-512", Context((80, 5), 5), PAPER, 12),
-    ("lfw-degraded-128", Context((200, 10), 10), NARROW, 5),
-    ("lfw-degraded-128", Context((80, 5), 5), NARROW, 12),
+    ("lfw-degraded-512", Context((200, 10), 10), PAPER, 8),
+    ("lfw-degraded-512", Context((80, 5), 5), PAPER, 20),
+    ("lfw-degraded-128", Context((200, 10), 10), NARROW, 20),
+    ("lfw-degraded-128", Context((80, 5), 5), NARROW, 20),
 ]
 BATCH = 16
 

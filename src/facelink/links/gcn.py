@@ -170,10 +170,10 @@ def _gather(per_item, pivots, nodes, node_starts, similarities, per_similarity, 
         at_pivot = per_item[pivots[s]]
         for q in range(node_starts[s], node_starts[s + 1]):
             at_node = per_item[nodes[q]]
-            similarity = similarities[q]
-            for c in range(out.shape[1]):
+            similarity, row = similarities[q], out[q]
+            for c in range(len(row)):
                 shift = similarity * per_similarity[c] + constant[c]
-                out[q, c] = at_node[c] - at_pivot[c] + shift
+                row[c] = at_node[c] - at_pivot[c] + shift
 
 
 @compiled
@@ -181,13 +181,14 @@ def _convolve(projected, edge_starts, edges, edge_weights, bias, out):
     """ReLU(X W_own + b + G (X W_agg)), the two products side by side in ``projected``."""
     width = out.shape[1]
     for q in range(out.shape[0]):
-        row = out[q]
+        row, own = out[q], projected[q]
         for c in range(width):
-            row[c] = projected[q, c] + bias[c]
+            row[c] = own[c] + bias[c]
         for e in range(edge_starts[q], edge_starts[q + 1]):
-            other, weight = projected[edges[e]], edge_weights[e]
+            # A slice, because the compiler cannot vectorise other[width + c].
+            other, weight = projected[edges[e], width : 2 * width], edge_weights[e]
             for c in range(width):
-                row[c] += weight * other[width + c]
+                row[c] += weight * other[c]
         for c in range(width):
             row[c] = max(row[c], np.float32(0))
 
@@ -196,11 +197,12 @@ def _convolve(projected, edge_starts, edges, edge_weights, bias, out):
 def _aggregate(x, edge_starts, edges, edge_weights, rows, out):
     """Some rows of GX."""
     for i in range(len(rows)):
-        out[i] = 0
+        row = out[i]
+        row[:] = 0
         for e in range(edge_starts[rows[i]], edge_starts[rows[i] + 1]):
             other, weight = x[edges[e]], edge_weights[e]
-            for c in range(x.shape[1]):
-                out[i, c] += weight * other[c]
+            for c in range(len(row)):
+                row[c] += weight * other[c]
 
 
 @compiled

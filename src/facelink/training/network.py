@@ -185,8 +185,10 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, both: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
-        own, aggregated = both.chunk(2, dim=1)  # (nodes, d) each
-        out = sparse_product(weights, batch, aggregated, start=own + bias).relu_()
+        width = len(bias)
+        out = both[:, :width] + bias  # (nodes, d)
+        add_neighbors(weights, batch, both, out, width, source_column=width)
+        out.relu_()
         ctx.save_for_backward(both, weights, out)
         ctx.batch = batch
         return out
@@ -194,41 +196,41 @@ class Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         both, weights, out = ctx.saved_tensors
+        width = out.shape[1]
         to_both = torch.empty_like(both)
-        to_own, to_aggregated = to_both.chunk(2, dim=1)
+        to_own = to_both[:, :width]
+        to_both[:, width:] = 0
         torch.mul(gradient, out > 0, out=to_own)
-        sparse_product(weights[ctx.batch.reverse], ctx.batch, to_own, out=to_aggregated)
+        reversed_weights = weights[ctx.batch.reverse]
+        add_neighbors(reversed_weights, ctx.batch, to_both, to_both, width, target_column=width)
         to_weights = None
         if ctx.needs_input_grad[1]:
-            to_weights = edge_products(to_own, both.chunk(2, dim=1)[1], ctx.batch)
+            to_weights = edge_products(to_own, both[:, width:], ctx.batch)
         return to_both, to_weights, to_own.sum(dim=0), None
 
 
-def sparse_product(
+def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
+    """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
+    out = torch.zeros_like(x)
+    add_neighbors(weights, batch, x, out, x.shape[1])
+    return out
+
+
+def add_neighbors(
     weights: Tensor,
     batch: Batch,
     x: Tensor,
+    out: Tensor,
+    width: int,
     *,
-    start: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d).
-
-    Added to ``start`` where given, in place; written to ``out`` where given.
-    """
-    if start is not None:
-        out = start
-    elif out is None:
-        out = torch.zeros_like(x)
-    else:
-        out.zero_()
-    tensors = (batch.edge_starts, batch.sources, weights, x, out)
-    starts, sources, values, features, result = (t.detach().numpy() for t in tensors)
-    over_rows(
-        lambda first, stop: _add_neighbors(first, stop, starts, sources, values, features, result),
-        batch.n_nodes,
-    )
-    return out
+    source_column: int = 0,
+    target_column: int = 0,
+) -> None:
+    """Add G times some columns of x to some columns of ``out``, in place."""
+    tensors = (batch.edge_starts, batch.sources, weights, x.contiguous(), out)
+    arrays = tuple(tensor.detach().numpy() for tensor in tensors)
+    columns = (source_column, target_column, width)
+    over_rows(lambda first, stop: _add_neighbors(first, stop, *arrays, *columns), batch.n_nodes)
 
 
 @compiled
@@ -244,11 +246,11 @@ def _reverse_edges(edge_starts, edges):
 
 
 @compiled
-def _add_neighbors(first, stop, edge_starts, sources, weights, x, out):
+def _add_neighbors(first, stop, edge_starts, sources, weights, x, out, source, target, width):
     for q in range(first, stop):
-        row = out[q]
+        row = out[q, target : target + width]
         for e in range(edge_starts[q], edge_starts[q + 1]):
-            neighbor, weight = x[sources[e]], weights[e]
+            neighbor, weight = x[sources[e], source : source + width], weights[e]
             for c in range(len(row)):
                 row[c] += weight * neighbor[c]
 
