@@ -8,6 +8,7 @@ connected: no padding, and the aggregation matrix G stays sparse.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -185,10 +186,9 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, both: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
-        width = len(bias)
-        out = both[:, :width] + bias  # (nodes, d)
-        add_neighbors(weights, batch, both, out, width, source_column=width)
-        out.relu_()
+        out = both.new_empty(batch.n_nodes, len(bias))  # (nodes, d)
+        edges = (batch.edge_starts, batch.sources, weights)
+        over_nodes(_convolve, *edges, both.contiguous(), bias, out)
         ctx.save_for_backward(both, weights, out)
         ctx.batch = batch
         return out
@@ -196,41 +196,73 @@ class Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         both, weights, out = ctx.saved_tensors
-        width = out.shape[1]
+        batch, width = ctx.batch, out.shape[1]
         to_both = torch.empty_like(both)
+        over_nodes(_pass_where_active, gradient.contiguous(), out, to_both)
+        reverse = (batch.edge_starts, batch.sources, weights[batch.reverse])
+        over_nodes(_add_neighbors, *reverse, to_both, to_both, width)
         to_own = to_both[:, :width]
-        to_both[:, width:] = 0
-        torch.mul(gradient, out > 0, out=to_own)
-        reversed_weights = weights[ctx.batch.reverse]
-        add_neighbors(reversed_weights, ctx.batch, to_both, to_both, width, target_column=width)
         to_weights = None
         if ctx.needs_input_grad[1]:
-            to_weights = edge_products(to_own, both[:, width:], ctx.batch)
+            to_weights = edge_products(to_own, both[:, width:], batch)
         return to_both, to_weights, to_own.sum(dim=0), None
 
 
 def sparse_product(weights: Tensor, batch: Batch, x: Tensor) -> Tensor:
     """GX, with the entry of G for each edge in ``weights`` (edges,): (nodes, d) -> (nodes, d)."""
-    out = torch.zeros_like(x)
-    add_neighbors(weights, batch, x, out, x.shape[1])
+    out = x.new_zeros(x.shape)
+    over_nodes(_add_neighbors, batch.edge_starts, batch.sources, weights, x.contiguous(), out, 0)
     return out
 
 
-def add_neighbors(
-    weights: Tensor,
-    batch: Batch,
-    x: Tensor,
-    out: Tensor,
-    width: int,
-    *,
-    source_column: int = 0,
-    target_column: int = 0,
-) -> None:
-    """Add G times some columns of x to some columns of ``out``, in place."""
-    tensors = (batch.edge_starts, batch.sources, weights, x.contiguous(), out)
-    arrays = tuple(tensor.detach().numpy() for tensor in tensors)
-    columns = (source_column, target_column, width)
-    over_rows(lambda first, stop: _add_neighbors(first, stop, *arrays, *columns), batch.n_nodes)
+def over_nodes(kernel: Callable[..., None], *arguments: Tensor | int) -> None:
+    """Run a compiled kernel over all nodes, on all threads. The last tensor has a row for each."""
+    arrays = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
+    n_nodes = next(len(a) for a in reversed(arguments) if isinstance(a, Tensor))
+    over_rows(lambda first, stop: kernel(first, stop, *arrays), n_nodes)
+
+
+# These loops run over slices of rows, which the compiler can vectorise.
+
+
+@compiled
+def _convolve(first, stop, edge_starts, sources, weights, both, bias, out):
+    width = len(bias)
+    zero = out.dtype.type(0)
+    for q in range(first, stop):
+        row, own = out[q], both[q, :width]
+        for c in range(width):
+            row[c] = own[c] + bias[c]
+        for e in range(edge_starts[q], edge_starts[q + 1]):
+            neighbor, weight = both[sources[e], width : 2 * width], weights[e]
+            for c in range(width):
+                row[c] += weight * neighbor[c]
+        for c in range(width):
+            row[c] = max(row[c], zero)
+
+
+@compiled
+def _pass_where_active(first, stop, gradient, out, to_both):
+    """The gradient where the ReLU let something through, and zero in the columns beside it."""
+    width = out.shape[1]
+    zero = out.dtype.type(0)
+    for q in range(first, stop):
+        own, beside = to_both[q, :width], to_both[q, width : 2 * width]
+        incoming, outgoing = gradient[q], out[q]
+        for c in range(width):
+            own[c] = incoming[c] if outgoing[c] > zero else zero
+            beside[c] = zero
+
+
+@compiled
+def _add_neighbors(first, stop, edge_starts, sources, weights, x, out, column):
+    """Add GX to the columns of ``out`` from ``column`` on, for the first columns of x."""
+    for q in range(first, stop):
+        row = out[q, column:]
+        for e in range(edge_starts[q], edge_starts[q + 1]):
+            neighbor, weight = x[sources[e]], weights[e]
+            for c in range(len(row)):
+                row[c] += weight * neighbor[c]
 
 
 @compiled
@@ -243,16 +275,6 @@ def _reverse_edges(edge_starts, edges):
             reverse[reached[edges[e]]] = e
             reached[edges[e]] += 1
     return reverse
-
-
-@compiled
-def _add_neighbors(first, stop, edge_starts, sources, weights, x, out, source, target, width):
-    for q in range(first, stop):
-        row = out[q, target : target + width]
-        for e in range(edge_starts[q], edge_starts[q + 1]):
-            neighbor, weight = x[sources[e], source : source + width], weights[e]
-            for c in range(len(row)):
-                row[c] += weight * neighbor[c]
 
 
 def edge_products(a: Tensor, b: Tensor, batch: Batch, step: int = 1 << 14) -> Tensor:
