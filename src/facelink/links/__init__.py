@@ -79,8 +79,8 @@ def score_links(
 
     Notes
     -----
-    Two items with the same embedding are linked with likelihood 1, whatever the
-    network says: a stored copy is no other person.
+    Two items of similarity 1 are linked with likelihood 1, whatever the network
+    says: a stored copy is no other person.
 
     Costs about the multiplications of the network's layers after the first,
     per node of each subgraph. Memory beyond the result: the first layer's
@@ -99,7 +99,7 @@ def score_links(
         return Links(graph, np.empty((n_items, 0), np.float32))
     context = (context or model.context).fitted_to(graph.k)
     likelihood = np.empty((n_items, context.hops[0]), np.float32)
-    scorer = GcnScorer(rows, graph.indices, model, context)
-    scorer.score_all(likelihood, n_threads=n_threads, progress=progress)
+    scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
+    scorer.score_all(likelihood, progress=progress)
     likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
     return Links(graph, likelihood)

@@ -40,11 +40,20 @@ class GcnScorer:
     model : GcnModel
     context : Context
         The subgraphs to score in.
+    n_threads : int, optional
+        All cores of the process by default.
     """
 
     def __init__(
-        self, rows: UnitRows, neighbors: NDArray[np.int32], model: GcnModel, context: Context
+        self,
+        rows: UnitRows,
+        neighbors: NDArray[np.int32],
+        model: GcnModel,
+        context: Context,
+        *,
+        n_threads: int | None = None,
     ) -> None:
+        self.n_threads = n_threads
         self.rows = rows
         self.neighbors = neighbors
         self.context = context
@@ -65,7 +74,7 @@ class GcnScorer:
         def multiply(block: slice) -> None:
             np.matmul(rows[block], scaled[:dimension], out=self.per_item[block])
 
-        for _ in in_threads(multiply, blocks(len(rows), FIXED_ROWS)):
+        for _ in in_threads(multiply, blocks(len(rows), FIXED_ROWS), n_threads=n_threads):
             pass
 
     def _side_by_side(self, depth: int) -> Floats:
@@ -77,7 +86,7 @@ class GcnScorer:
         nothing = np.empty((len(self.weights[prefix + "own"]), 0), np.float32)
         return np.hstack([nothing, *(self.weights[prefix + name] for name in names)])
 
-    def score_all(self, out: Floats, *, n_threads: int | None = None, progress: Progress) -> None:
+    def score_all(self, out: Floats, *, progress: Progress) -> None:
         """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
 
         def score_block(block: slice) -> range:
@@ -86,7 +95,7 @@ class GcnScorer:
             return range(block.start, block.stop)
 
         n_items = len(self.neighbors)
-        done = in_threads(score_block, blocks(n_items, PIVOTS), n_threads=n_threads)
+        done = in_threads(score_block, blocks(n_items, PIVOTS), n_threads=self.n_threads)
         for _ in watch(done, "links", n_items, progress):
             pass
 
@@ -104,7 +113,8 @@ class GcnScorer:
             bias = weights[prefix + "bias"]
             if depth < self.last or depth == 0:
                 x = np.empty((len(subgraphs.nodes), width), np.float32)
-                _convolve(projected, subgraphs.edge_starts, subgraphs.edges, edge_weights, bias, x)
+                edges = (subgraphs.edge_starts, subgraphs.edges, edge_weights)
+                convolve(0, len(x), *edges, projected, bias, x)
                 if depth == self.last:
                     x = x[link_nodes]
             else:
@@ -177,20 +187,21 @@ def _gather(per_item, pivots, nodes, node_starts, similarities, per_similarity, 
 
 
 @compiled
-def _convolve(projected, edge_starts, edges, edge_weights, bias, out):
-    """ReLU(X W_own + b + G (X W_agg)), the two products side by side in ``projected``."""
-    width = out.shape[1]
-    for q in range(out.shape[0]):
-        row, own = out[q], projected[q]
+def convolve(first, stop, edge_starts, edges, edge_weights, both, bias, out):
+    """ReLU(X W_own + b + G (X W_agg)) of some nodes, the two products side by side in ``both``."""
+    width = len(bias)
+    zero = out.dtype.type(0)
+    for q in range(first, stop):
+        row, own = out[q], both[q, :width]
         for c in range(width):
             row[c] = own[c] + bias[c]
         for e in range(edge_starts[q], edge_starts[q + 1]):
-            # A slice, because the compiler cannot vectorise other[width + c].
-            other, weight = projected[edges[e], width : 2 * width], edge_weights[e]
+            # A slice, because the compiler cannot vectorise both[r, width + c].
+            neighbor, weight = both[edges[e], width : 2 * width], edge_weights[e]
             for c in range(width):
-                row[c] += weight * other[c]
+                row[c] += weight * neighbor[c]
         for c in range(width):
-            row[c] = max(row[c], np.float32(0))
+            row[c] = max(row[c], zero)
 
 
 @compiled

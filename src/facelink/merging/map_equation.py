@@ -28,7 +28,7 @@ from facelink.compiled import compiled
 from facelink.merging.components import check_share
 from facelink.merging.pairs import Pairs
 
-ROUNDS = 10  # at most; two or three are usual
+ROUNDS = 10  # at most
 ENOUGH = 1e-5  # stop when a round shortens L by less than this share
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from facelink.compiled import compiled, over_rows
+from facelink.links.gcn import convolve
 from facelink.links.model import ATTENTION_WIDTH, Architecture
 from facelink.subgraphs import Subgraphs
 
@@ -188,7 +189,7 @@ class Convolve(torch.autograd.Function):
     def forward(ctx, both: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
         out = both.new_empty(batch.n_nodes, len(bias))  # (nodes, d)
         edges = (batch.edge_starts, batch.sources, weights)
-        over_nodes(_convolve, *edges, both.contiguous(), bias, out)
+        over_nodes(convolve, *edges, both.contiguous(), bias, out)
         ctx.save_for_backward(both, weights, out)
         ctx.batch = batch
         return out
@@ -223,22 +224,6 @@ def over_nodes(kernel: Callable[..., None], *arguments: Tensor | int) -> None:
 
 
 # These loops run over slices of rows, which the compiler can vectorise.
-
-
-@compiled
-def _convolve(first, stop, edge_starts, sources, weights, both, bias, out):
-    width = len(bias)
-    zero = out.dtype.type(0)
-    for q in range(first, stop):
-        row, own = out[q], both[q, :width]
-        for c in range(width):
-            row[c] = own[c] + bias[c]
-        for e in range(edge_starts[q], edge_starts[q + 1]):
-            neighbor, weight = both[sources[e], width : 2 * width], weights[e]
-            for c in range(width):
-                row[c] += weight * neighbor[c]
-        for c in range(width):
-            row[c] = max(row[c], zero)
 
 
 @compiled
