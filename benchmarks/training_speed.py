@@ -24,7 +24,8 @@ from facelink import Context, knn_graph
 from facelink.embeddings import UnitRows
 from facelink.links.model import Architecture
 from facelink.subgraphs import build_subgraphs
-from facelink.training.network import Batch, LinkNetwork
+from facelink.training.loop import Collection, add_gradients
+from facelink.training.network import LinkNetwork
 from tables import markdown, save
 
 COLUMNS = [
@@ -40,8 +41,11 @@ COLUMNS = [
 PAPER, NARROW = (512, 512, 256, 256), (256, 256, 128, 128)
 SETTINGS = [  # collection, context, widths, batches
     ("lfw-degraded-512", Context((200, 10), 10), PAPER, 8),
+    ("celeba-512", Context((200, 10), 10), PAPER, 8),
     ("lfw-degraded-512", Context((80, 5), 5), PAPER, 20),
     ("lfw-degraded-128", Context((200, 10), 10), NARROW, 20),
+    ("celeba-128", Context((200, 10), 10), NARROW, 20),
+    ("glint24-128", Context((200, 10), 10), NARROW, 20),
     ("lfw-degraded-128", Context((80, 5), 5), NARROW, 20),
 ]
 BATCH = 16
@@ -102,28 +106,27 @@ def compare(
     torch.manual_seed(0)
     dense = DenseNetwork(x.shape[1], widths)
     sparse = LinkNetwork(Architecture(x.shape[1], "mean", widths))
-    features = torch.from_numpy(x)
+    collection = Collection(torch.from_numpy(x), y, neighbors, np.ones(len(x), np.float32))
 
-    def dense_logits(pivots: np.ndarray) -> torch.Tensor:
+    def dense_gradients(pivots: np.ndarray) -> None:
         padded, adjacency = dense_batch(x, neighbors, pivots, context)
-        return dense(padded, adjacency, context.hops[0])
+        truth = y[neighbors[pivots, : context.hops[0]]] == y[pivots, None]
+        target = torch.from_numpy(truth.ravel()).long()
+        cross_entropy(dense(padded, adjacency, context.hops[0]), target).backward()
 
-    def sparse_logits(pivots: np.ndarray) -> torch.Tensor:
-        return sparse(features, Batch.from_subgraphs(build_subgraphs(neighbors, pivots, context)))
+    def sparse_gradients(pivots: np.ndarray) -> None:
+        add_gradients(sparse, collection.features, collection.parts(pivots, context))
 
-    methods = {"dense": (dense, dense_logits), "facelink": (sparse, sparse_logits)}
+    methods = {"dense": (dense, dense_gradients), "facelink": (sparse, sparse_gradients)}
     seconds = dict.fromkeys(methods, 0.0)
     optimizers = {n: torch.optim.SGD(net.parameters(), 1e-2) for n, (net, _) in methods.items()}
     rng = np.random.default_rng(0)
     for turn in range(batches + 1):  # the first turn warms up
         pivots = rng.choice(len(x), BATCH, replace=False)
-        truth = y[neighbors[pivots, : context.hops[0]]] == y[pivots, None]
-        target = torch.from_numpy(truth.ravel()).long()
-        for name, (_, logits) in methods.items():
+        for name, (_, add) in methods.items():
             began = time.perf_counter()
-            loss = cross_entropy(logits(pivots), target)
             optimizers[name].zero_grad()
-            loss.backward()
+            add(pivots)
             optimizers[name].step()
             if turn:
                 seconds[name] += time.perf_counter() - began

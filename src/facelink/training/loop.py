@@ -31,6 +31,7 @@ from facelink.training.network import Batch, LinkNetwork, weights_of
 WEIGHT_DECAY = 0.01
 WARM_UP = 0.1  # the share of all steps in which the learning rate rises
 SCORED_AT_ONCE = 64
+PART = 4  # pivots that go through the network together: their arrays stay small
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class Collection:
             torch.from_numpy(truth.ravel()).long(),
             torch.from_numpy(importance),
         )
+
+    def parts(
+        self, pivots: NDArray[np.int64], context: Context
+    ) -> list[tuple[Batch, Tensor, Tensor]]:
+        """The same, a few pivots at a time."""
+        return [self.batch(part, context) for part in _batches(pivots, PART)]
 
 
 def train(
@@ -207,7 +214,7 @@ def train(
         for step, pivots in enumerate(_batches(order, batch_size)):
             if step < state.step:  # done before the interruption
                 continue
-            state.learn(learned.features, *learned.batch(pivots, context))
+            state.learn(learned.features, learned.parts(pivots, context))
             done = state.epoch * n_pivots + min((step + 1) * batch_size, n_pivots)
             stage = f"epoch {state.epoch + 1}/{epochs}, loss {state.mean_loss:.4f}"
             progress(stage, done, epochs * n_pivots)
@@ -267,20 +274,19 @@ class _Training:
     def mean_loss(self) -> float:
         return self.loss_sum / max(self.step, 1)
 
-    def learn(self, features: Tensor, batch: Batch, truth: Tensor, importance: Tensor) -> None:
-        """Take one step."""
+    def learn(self, features: Tensor, parts: Sequence[tuple[Batch, Tensor, Tensor]]) -> None:
+        """Take one step, with a batch in parts."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * one_cycle(self.steps_done / self.total_steps)
-        loss = weighted_loss(self.network(features, batch), truth, importance)
-        if not torch.isfinite(loss):
+        self.optimizer.zero_grad()
+        loss = add_gradients(self.network, features, parts)
+        if not math.isfinite(loss):
             raise InputError(
                 "The loss is no longer a number: the training has diverged. Lower the learning "
                 f"rate (--learning-rate), now {self.learning_rate:g}, and start anew."
             )
-        self.optimizer.zero_grad()
-        loss.backward()
         self.optimizer.step()
-        self.loss_sum += loss.item()
+        self.loss_sum += loss
         self.step += 1
         self.steps_done += 1
 
@@ -296,9 +302,29 @@ class _Training:
         self.loss_sum = 0.0
 
 
+def add_gradients(
+    network: LinkNetwork, embeddings: Tensor, parts: Sequence[tuple[Batch, Tensor, Tensor]]
+) -> float:
+    """The loss of a batch, its gradients added to the network's.
+
+    The parts of the batch are normalised together but go through the network one
+    after the other, which is the same sum: the memory is that of one part.
+    """
+    features = torch.cat([network.features(embeddings, batch) for batch, _, _ in parts])
+    normalized = network.normalize(features).split([batch.n_nodes for batch, _, _ in parts])
+    total = torch.cat([importance for _, _, importance in parts]).sum()
+    loss = 0.0
+    for x, (batch, truth, importance) in zip(normalized, parts, strict=True):
+        logits = network.classify(x, embeddings, batch)
+        share = weighted_loss(logits, truth, importance / total)
+        share.backward()
+        loss += share.item()
+    return loss
+
+
 def weighted_loss(logits: Tensor, truth: Tensor, importance: Tensor) -> Tensor:
     """Cross-entropy, each link counting with its importance."""
-    return (cross_entropy(logits, truth, reduction="none") * importance).sum() / importance.sum()
+    return (cross_entropy(logits, truth, reduction="none") * importance).sum()
 
 
 def one_cycle(share: float) -> float:
@@ -319,7 +345,7 @@ def _validate(network: LinkNetwork, watched: Collection, context: Context) -> tu
             batch, truth, importance = watched.batch(pivots, context)
             parts.append((network(watched.features, batch), truth, importance))
     logits, truth, importance = map(torch.cat, zip(*parts, strict=True))
-    loss = float(weighted_loss(logits, truth, importance))
+    loss = float(weighted_loss(logits, truth, importance / importance.sum()))
     if not truth.any():
         return loss, 0.0
     margin = logits[:, 1] - logits[:, 0]

@@ -78,11 +78,18 @@ class LinkNetwork(nn.Module):
         )
 
     def forward(self, embeddings: Tensor, batch: Batch) -> Tensor:  # (n, d) -> (links, 2)
+        return self.classify(self.normalize(self.features(embeddings, batch)), embeddings, batch)
+
+    def features(self, embeddings: Tensor, batch: Batch) -> Tensor:
+        """What each node looks like from its pivot: (nodes, features)."""
         nodes, pivots = embeddings[batch.nodes], embeddings[batch.pivots]
         x = nodes - pivots  # eq. 1: (nodes, d)
         if self.architecture.similarity:
             x = torch.cat([x, torch.linalg.vecdot(nodes, pivots)[:, None]], dim=1)  # (nodes, d + 1)
-        x = self.normalize(x)
+        return x
+
+    def classify(self, x: Tensor, embeddings: Tensor, batch: Batch) -> Tensor:
+        """From normalised features to the logits of the 1-hop nodes: (links, 2)."""
         weights = self.fixed_weights(embeddings, batch)
         last = len(self.convolutions) - 1
         for depth, convolution in enumerate(self.convolutions):
@@ -107,8 +114,9 @@ class GraphConvolution(nn.Module):
     r"""Eq. 2 of the paper, :math:`Y = \mathrm{ReLU}([X \| GX] W + b)`.
 
     :math:`W` is kept as its two halves: :math:`GX W_2` is computed as
-    :math:`G(X W_2)`, so that X is multiplied with both at once. A node without
-    neighbours has an empty row in G: it aggregates to zero.
+    :math:`G(X W_2)`, so that X is multiplied with both at once; except in the
+    first layer, where :math:`(GX) W_2` needs no way back through G. A node
+    without neighbours has an empty row in G: it aggregates to zero.
 
     Parameters
     ----------
@@ -135,9 +143,12 @@ class GraphConvolution(nn.Module):
     ) -> Tensor:  # (nodes, d_in) -> (nodes or rows, d_out)
         if self.attention is not None:
             weights = self.attention(x, batch)
-        if rows is not None:  # of the last layer only the 1-hop nodes are needed
-            gathered = Aggregate.apply(x, weights, batch)[rows] @ self.aggregated
-            return torch.relu(torch.addmm(self.bias, x[rows], self.own) + gathered)
+        if rows is not None or not x.requires_grad:
+            gathered = Aggregate.apply(x, weights, batch)
+            if rows is not None:  # of the last layer only the 1-hop nodes are needed
+                x, gathered = x[rows], gathered[rows]
+            out = torch.addmm(self.bias, x, self.own)
+            return torch.relu_(torch.addmm(out, gathered, self.aggregated))
         both = x @ torch.cat([self.own, self.aggregated], dim=1)  # (nodes, 2 d_out)
         return Convolve.apply(both, weights, self.bias, batch)
 
@@ -174,12 +185,15 @@ class Aggregate(torch.autograd.Function):
         return sparse_product(weights, batch, x)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weights = ctx.saved_tensors
         to_weights = None
         if ctx.needs_input_grad[1]:
             to_weights = edge_products(gradient, x, ctx.batch)
-        return sparse_product(weights[ctx.batch.reverse], ctx.batch, gradient), to_weights, None
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            to_x = sparse_product(weights[ctx.batch.reverse], ctx.batch, gradient)
+        return to_x, to_weights, None
 
 
 class Convolve(torch.autograd.Function):
