@@ -1,7 +1,7 @@
 """Peers that group embeddings without training, each with its knob set by oracle.
 
 The knob is chosen for the best BCubed F on the very collection that is reported:
-an advantage that no user has.
+an advantage that no user has. EVoC has none and is taken as it comes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import DBSCAN
+from sklearn.cluster import DBSCAN, HDBSCAN
 
 from facelink import KnnGraph, knn_graph
+from facelink.compiled import compiled
 from facelink.metrics import bcubed, nmi, pairwise
 
 Labelings = Iterator[tuple[str, np.ndarray]]
@@ -63,22 +64,113 @@ def dbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
             labels = DBSCAN(eps=radius, min_samples=least, metric="precomputed").fit_predict(
                 distances
             )
-            noise = labels < 0
-            labels[noise] = labels.max() + 1 + np.arange(noise.sum())
-            yield f"eps {radius:.2f}, least {least}", labels
+            yield f"eps {radius:.2f}, least {least}", noise_alone(labels)
 
 
-PEERS: dict[str, Callable[[np.ndarray, KnnGraph], Labelings]] = {
+def infomap(x: np.ndarray, graph: KnnGraph) -> Labelings:
+    """The map equation on the neighbours above a similarity, by the infomap package (GPL)."""
+    from infomap import Infomap
+
+    for threshold in np.arange(0.20, 0.96, 0.04):
+        rows, columns = np.nonzero(graph.similarities > threshold)
+        solver = Infomap("--two-level --directed --silent --seed 1")
+        for item in range(graph.n_items):
+            solver.add_node(item)
+        weights = graph.similarities[rows, columns].tolist()
+        ends = graph.indices[rows, columns].tolist()
+        solver.add_links(list(zip(rows.tolist(), ends, weights, strict=True)))
+        solver.run()
+        labels = np.empty(graph.n_items, np.int64)
+        for node in solver.nodes:
+            labels[node.node_id] = node.module_id
+        yield f"{threshold:.2f}", labels
+
+
+def chinese_whispers(x: np.ndarray, graph: KnnGraph) -> Labelings:
+    """Everyone takes the label that is strongest around them, 20 times over."""
+    n, k = graph.indices.shape
+    for threshold in np.arange(0.32, 0.94, 0.06):
+        weights = np.where(graph.similarities > threshold, graph.similarities, 0).ravel()
+        rows = np.repeat(np.arange(n), k)
+        one_way = coo_array((weights, (rows, graph.indices.ravel())), shape=(n, n)).tocsr()
+        both_ways = one_way.maximum(one_way.T).tocsr()
+        both_ways.eliminate_zeros()
+        order = np.random.default_rng(0)
+        labels = np.arange(n)
+        for _ in range(20):
+            if not _whisper(
+                both_ways.indptr, both_ways.indices, both_ways.data, order.permutation(n), labels
+            ):
+                break
+        yield f"{threshold:.2f}", labels
+
+
+@compiled
+def _whisper(starts, neighbors, weights, order, labels):
+    """One round in place; how many labels changed."""
+    strength = np.zeros(len(labels))
+    changed = 0
+    for i in order:
+        best = labels[i]
+        for e in range(starts[i], starts[i + 1]):
+            label = labels[neighbors[e]]
+            strength[label] += weights[e]
+        highest = 0.0
+        for e in range(starts[i], starts[i + 1]):
+            label = labels[neighbors[e]]
+            if strength[label] > highest:
+                highest, best = strength[label], label
+        for e in range(starts[i], starts[i + 1]):
+            strength[labels[neighbors[e]]] = 0.0
+        changed += labels[i] != best
+        labels[i] = best
+    return changed
+
+
+def hdbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
+    """HDBSCAN of scikit-learn; noise becomes singletons."""
+    for least in (2, 5):
+        labels = HDBSCAN(min_cluster_size=least, copy=True).fit_predict(x)
+        yield f"least {least}", noise_alone(labels)
+
+
+def evoc(x: np.ndarray, graph: KnnGraph) -> Labelings:
+    """EVoC with its defaults; noise becomes singletons."""
+    from evoc import EVoC
+
+    yield "default", noise_alone(EVoC().fit_predict(x))
+
+
+def noise_alone(labels: np.ndarray) -> np.ndarray:
+    """Give every item of noise (-1) a label of its own."""
+    noise = labels < 0
+    labels = labels.copy()
+    labels[noise] = labels.max() + 1 + np.arange(noise.sum())
+    return labels
+
+
+Peer = Callable[[np.ndarray, KnnGraph], Labelings]
+
+PEERS: dict[str, Peer] = {
     "threshold components": threshold_components,
     "AHC, average linkage": ahc,
     "DBSCAN": dbscan,
 }
+MORE_PEERS: dict[str, Peer] = {
+    **PEERS,
+    "Infomap on the kNN graph": infomap,
+    "Chinese Whispers": chinese_whispers,
+    "HDBSCAN": hdbscan,
+    "EVoC": evoc,
+}
 
 
-def oracle_rows(x: np.ndarray, truth: np.ndarray) -> Iterator[dict[str, object]]:
+def oracle_rows(
+    x: np.ndarray, truth: np.ndarray, peers: dict[str, Peer] = PEERS
+) -> Iterator[dict[str, object]]:
     """Each peer's best row on a collection of unit vectors."""
     graph = knn_graph(x, 80)
-    for name, method in PEERS.items():
+    for name, method in peers.items():
         best: dict[str, object] = {}
         highest = -1.0
         for knob, labels in method(x, graph):

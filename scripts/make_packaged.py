@@ -1,12 +1,15 @@
 """Make what comes inside the package from a folder of labelled collections.
 
-    python scripts/make_packaged.py DATA_DIR sample   writes data/sample.npz
-    python scripts/make_packaged.py DATA_DIR model    trains links/models/mobileface-128
+    python scripts/make_packaged.py DATA_DIR sample      writes data/sample.npz
+    python scripts/make_packaged.py DATA_DIR model       trains links/models/mobileface-128
+    python scripts/make_packaged.py DATA_DIR universal   trains links/models/universal
 
-DATA_DIR holds .npz files with x (n, 128) and y (n,): lfw-128, lfw-degraded-128
-(with photo, the row of lfw-128 that a face is a degraded copy of), celeba-128,
-celebs800-128 and glint24-128. The sample is a part of LFW's people; the model is
-trained on everybody else. Interrupted, the training goes on where it was.
+DATA_DIR holds .npz files with x (n, d) and y (n,), named NAME-DIMENSION: lfw,
+lfw-degraded (with photo, the row of lfw that a face is a degraded copy of), celeba,
+celebs800 and glint24; the universal model takes all dimensions that there are, and
+other collections too. The sample is a part of LFW's people in 128 dimensions; the
+models are trained on everybody else. Interrupted, the training of the first model
+goes on where it was; that of the second takes some minutes.
 """
 
 from __future__ import annotations
@@ -18,11 +21,17 @@ from pathlib import Path
 import numpy as np
 
 import facelink
+from facelink.embeddings import UnitRows
 from facelink.training import Epoch
+from facelink.training.episodes import Collection
+from facelink.training.universal import train_universal
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "src/facelink/data/sample.npz"
-MODEL = ROOT / "src/facelink/links/models/mobileface-128.safetensors"
+MODELS = ROOT / "src/facelink/links/models"
+MODEL = MODELS / "mobileface-128.safetensors"
+UNIVERSAL = MODELS / "universal.safetensors"
+EPISODES = 400
 SEED = 20190616
 SAMPLE_SHARE = 0.3  # of LFW's people
 SAME_PERSON = 0.5  # cosine of two people's mean embeddings above which they may be one
@@ -62,26 +71,38 @@ def mean_embeddings(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return sums / np.linalg.norm(sums, axis=1, keepdims=True)
 
 
-def training_collection(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Everybody who is not in the sample, all collections as one."""
+def not_in_sample(folder: Path) -> dict[str, np.ndarray]:
+    """Which items of each 128-d collection are of people who are not in the sample.
+
+    The rows of a collection are the same photos in every dimension.
+    """
     x, y, _ = load(folder, "lfw-128")
     held = in_sample(y)
     reserved = mean_embeddings(x[held], y[held])
-    parts = [(x[~held], y[~held])]
-
-    x_degraded, _, arrays = load(folder, "lfw-degraded-128")
-    photo = arrays["photo"]
-    parts.append((x_degraded[~held[photo]], y[photo][~held[photo]]))  # the same people as in LFW
-
-    next_label = y.max() + 1
-    for name in ("celeba-128", "celebs800-128", "glint24-128"):
-        x, y, _ = load(folder, name)
+    photo = load(folder, "lfw-degraded-128")[2]["photo"]
+    kept = {"lfw": ~held, "lfw-degraded": ~held[photo]}
+    for name in ("celeba", "celebs800", "glint24"):
+        x, y, _ = load(folder, f"{name}-128")
         people, inverse = np.unique(y, return_inverse=True)
         alike = (mean_embeddings(x, y) @ reserved.T).max(axis=1) > SAME_PERSON
-        keep = ~alike[inverse]
         print(f"{name}: {alike.sum()} of {len(people)} people may be in the sample, left out")
-        parts.append((x[keep], inverse[keep] + next_label))
-        next_label += len(people)
+        kept[name] = ~alike[inverse]
+    return kept
+
+
+def training_collection(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Everybody who is not in the sample, all 128-d collections as one."""
+    lfw_people = load(folder, "lfw-128")[1]
+    parts = []
+    next_label = lfw_people.max() + 1
+    for name, kept in not_in_sample(folder).items():
+        x, y, arrays = load(folder, f"{name}-128")
+        if name == "lfw-degraded":
+            y = lfw_people[arrays["photo"]]  # the same people as in LFW
+        elif name != "lfw":
+            y = np.unique(y, return_inverse=True)[1] + next_label
+            next_label = y.max() + 1
+        parts.append((x[kept], y[kept]))
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
@@ -107,10 +128,25 @@ def make_model(folder: Path) -> None:
         checkpoint=checkpoint,
         on_epoch=tell,
     )
-    MODEL.parent.mkdir(exist_ok=True)
     model.save(MODEL)
     checkpoint.unlink()
     print(f"wrote {MODEL.stat().st_size:,} bytes")
+
+
+def make_universal(folder: Path) -> None:
+    kept = not_in_sample(folder)
+    collections = []
+    for path in sorted(folder.glob("*.npz")):
+        name, _, embedder = path.stem.rpartition("-")
+        x, y, _ = load(folder, path.stem)
+        mask = kept.get(name, np.ones(len(y), bool))
+        people = "lfw" if name in ("lfw", "lfw-degraded", "glint24") else name
+        labels = y[mask].astype(np.int64)
+        collections.append(Collection(path.stem, UnitRows(x[mask])[:], labels, embedder, people))
+        print(f"{path.stem}: {mask.sum():,} items of {len(np.unique(labels)):,} people")
+    model = train_universal(collections, episodes=EPISODES, seed=SEED)
+    model.save(UNIVERSAL)
+    print(f"wrote {UNIVERSAL.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
@@ -118,6 +154,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="DATA_DIR")
-    parser.add_argument("what", choices=("sample", "model"))
+    makers = {"sample": make_sample, "model": make_model, "universal": make_universal}
+    parser.add_argument("what", choices=makers)
     arguments = parser.parse_args()
-    sys.exit({"sample": make_sample, "model": make_model}[arguments.what](arguments.folder))
+    sys.exit(makers[arguments.what](arguments.folder))

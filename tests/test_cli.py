@@ -133,7 +133,6 @@ def test_bad_input_is_a_plain_message_and_writes_nothing(some, tmp_path):
         "text": (np.array([["a", "b"]]), "text"),
         "flat": (x.ravel(), "1-d"),
         "cube": (x.reshape(400, 2, 64), "3-d"),
-        "narrow": (x[:, :64], "facelink train"),
     }
     for name, (array, said) in cases.items():
         np.save(tmp_path / f"{name}.npy", array)
@@ -144,6 +143,10 @@ def test_bad_input_is_a_plain_message_and_writes_nothing(some, tmp_path):
     (tmp_path / "cut.npy").write_bytes(some.read_bytes()[:1000])
     refused(run("cluster", tmp_path / "cut.npy", "-o", tmp_path / "out"), "truncated")
     refused(run("cluster", some, "-o", tmp_path / "out", "--model", "nobody"), "no model 'nobody'")
+    np.save(tmp_path / "narrow.npy", x[:, :64])
+    narrow = ("cluster", tmp_path / "narrow.npy", "-o", tmp_path / "out")
+    refused(run(*narrow, "--model", "mobileface-128"), "128 dimensions, got 64")
+    assert run(*narrow, "--preset", "best").exit_code == 2
     refused(run("cluster", some, "-o", tmp_path / "out", "--threshold", "2"), "from 0 to 1")
     refused(run("cluster", some, "-o", some), "is a file")
     refused(run("cluster", some, "-o", some / "inside"), "is a file")

@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone, is_clusterer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import facelink
 from facelink import LinkClusterer
@@ -45,7 +46,27 @@ def test_parameters_are_stored_untouched_and_checked_in_fit(sample):
 
 
 def test_errors_are_facelinks_own():
-    with pytest.raises(InputError, match="2-d"):
+    with pytest.raises(InputError, match="2D"):
         LinkClusterer().fit(np.ones(128))
-    with pytest.raises(InputError, match="text"):
+    with pytest.raises(InputError, match="string"):
         LinkClusterer().fit(np.array([["a"] * 128]))
+    with pytest.raises(InputError, match="NaN"):
+        LinkClusterer().fit(np.full((5, 8), np.nan))
+    with pytest.raises(InputError, match="zero"):
+        LinkClusterer().fit(np.zeros((5, 8)))
+
+
+def test_a_row_of_zeros_is_alone(sample):
+    x = sample.embeddings[:300].astype(np.float32)
+    x[[3, 8]] = 0
+    estimator = LinkClusterer().fit(x)
+    assert (np.bincount(estimator.labels_)[estimator.labels_[[3, 8]]] == 1).all()
+    assert (estimator.confidence_[[3, 8]] == 0).all()
+    assert "2 rows of zeros are alone" in estimator.notes_[-1]
+    others = np.delete(np.arange(300), [3, 8])
+    np.testing.assert_array_equal(estimator.labels_[others], LinkClusterer().fit(x[others]).labels_)
+
+
+@parametrize_with_checks([LinkClusterer()])
+def test_it_is_an_estimator_as_scikit_learn_wants_them(estimator, check):
+    check(estimator)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import facelink
+from conftest import make_faces
 from facelink import KnnGraph, Links
 from facelink.errors import InputError, ModelError
+from facelink.merging import by_size, join_fragments
 from facelink.metrics import bcubed, pairwise
-from facelink.pipeline import confidence_of
+from facelink.pipeline import confidence_of, notes_on_links
 
 
 def test_groups_people_the_model_has_not_seen(sample):
@@ -29,7 +31,58 @@ def test_is_the_stages_in_order(sample):
     x = sample.embeddings[:500]
     graph = facelink.knn_graph(x, 80)
     links = facelink.score_links(x, graph, "mobileface-128")
-    np.testing.assert_array_equal(facelink.cluster(x).labels, facelink.merge_links(links))
+    found = facelink.cluster(x, model="mobileface-128")
+    np.testing.assert_array_equal(found.labels, facelink.merge_links(links))
+
+    model = facelink.load_model("universal")
+    links = facelink.score_links(x, graph, model)
+    sure = model.presets["balanced"]
+    labels = facelink.merge_links(links, threshold=sure.threshold)
+    labels = join_fragments(labels, links, x, model, threshold=sure.joining)
+    np.testing.assert_array_equal(facelink.cluster(x).labels, by_size(labels))
+
+
+def test_purity_makes_fewer_wrong_merges_and_more_splits(sample):
+    balanced = facelink.cluster(sample.embeddings)
+    pure = facelink.cluster(sample.embeddings, preset="purity")
+    assert len(np.unique(pure.labels)) > len(np.unique(balanced.labels))
+    assert bcubed(sample.labels, pure.labels).precision > 0.995
+    before, after = (bcubed(sample.labels, c.labels).precision for c in (balanced, pure))
+    assert after > before
+    with pytest.raises(InputError, match="preset should be one of balanced, purity, got 'best'"):
+        facelink.cluster(sample.embeddings[:30], preset="best")
+
+
+@pytest.mark.parametrize("dimension", [3, 64, 700])
+def test_any_dimension_will_do(dimension):
+    x, truth = make_faces(dimension=dimension, noise=0.3)
+    found = facelink.cluster(x)
+    if dimension > 3:  # where strangers are strangers
+        assert bcubed(truth, found.labels).f > 0.95
+
+
+def test_strangers_stay_strangers():
+    """Points without any structure are not made into people."""
+    x = np.random.default_rng(0).normal(size=(2000, 128))
+    found = facelink.cluster(x)
+    assert len(np.unique(found.labels)) > 1900
+
+
+def test_it_says_when_a_collection_is_unlike_those_it_knows(sample):
+    rng = np.random.default_rng(0)
+    x = sample.embeddings[:60].astype(np.float32)
+    frames = np.repeat(x, 4, axis=0)
+    frames += 0.005 * rng.normal(size=frames.shape)
+    assert any("near-copy" in note for note in facelink.cluster(frames).notes)
+
+    graph = facelink.knn_graph(x, 10)
+    unsure = Links(graph, np.full(graph.indices.shape, 0.5, np.float32))
+    assert any("hardly separate" in note for note in notes_on_links(unsure))
+    nobody = Links(graph, np.full(graph.indices.shape, 0.1, np.float32))
+    assert notes_on_links(nobody) == ("No two items look like one person.",)
+    clear = np.full(graph.indices.shape, 0.01, np.float32)
+    clear[:, 0] = 0.97
+    assert notes_on_links(Links(graph, clear)) == ()
 
 
 def test_the_scale_and_type_of_embeddings_do_not_matter(sample):
@@ -99,7 +152,7 @@ def test_method_and_options_reach_the_merging(sample):
 
 def test_another_dimension_names_the_way_out():
     with pytest.raises(ModelError, match=r"128 dimensions, got 64\.\n.*facelink train --help"):
-        facelink.cluster(np.eye(64))
+        facelink.cluster(np.eye(64), model="mobileface-128")
 
 
 def test_bad_values_are_refused_before_any_work(sample):

@@ -23,6 +23,8 @@ _HOMES = {
     "KnnGraph": "facelink.neighbors",
     "LinkClusterer": "facelink.estimator",
     "Links": "facelink.links",
+    "Model": "facelink.links",
+    "UniversalModel": "facelink.links",
     "cluster": "facelink.pipeline",
     "errors": "facelink.errors",
     "knn_graph": "facelink.neighbors",
@@ -41,6 +43,8 @@ __all__ = [
     "KnnGraph",
     "LinkClusterer",
     "Links",
+    "Model",
+    "UniversalModel",
     "cluster",
     "errors",
     "knn_graph",
@@ -56,7 +60,14 @@ if TYPE_CHECKING:
     from facelink import errors, metrics
     from facelink.data.sample import load_sample
     from facelink.estimator import LinkClusterer
-    from facelink.links import GcnModel, Links, load_model, score_links
+    from facelink.links import (
+        GcnModel,
+        Links,
+        Model,
+        UniversalModel,
+        load_model,
+        score_links,
+    )
     from facelink.merging import merge_links
     from facelink.neighbors import KnnGraph, knn_graph
     from facelink.pipeline import Clustering, cluster

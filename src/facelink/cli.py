@@ -115,8 +115,11 @@ def demo(output: Path, as_json: bool) -> None:
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR",
               help="Folder for the result: labels.npy, clusters.csv, summary.json.")  # fmt: skip
-@click.option("--model", metavar="NAME|FILE", default="mobileface-128", show_default=True,
-              help="The model, by name or file.")  # fmt: skip
+@click.option("--preset", type=click.Choice(["balanced", "purity"]), default="balanced",
+              show_default=True,
+              help="purity: fewer wrong merges, more splits.")  # fmt: skip
+@click.option("--model", metavar="NAME|FILE", default="universal", show_default=True,
+              help="The model, by name or file; universal takes any embedding.")  # fmt: skip
 @click.option("--method", type=click.Choice(["map-equation", "propagation", "components"]),
               default="map-equation", show_default=True, help="How links are merged.")  # fmt: skip
 @click.option("--threshold", type=float, metavar="P",
@@ -129,6 +132,7 @@ def demo(output: Path, as_json: bool) -> None:
 def cluster(
     inputs: tuple[Path, ...],
     output: Path,
+    preset: str,
     model: str,
     method: str,
     threshold: float | None,
@@ -148,7 +152,12 @@ def cluster(
     check_folder(output, force=force)
     options = {"threshold": threshold, "max_size": max_size}
     options = {name: value for name, value in options.items() if value is not None}
-    chosen: dict[str, Any] = {"method": method, "options": options, "model": model}
+    chosen: dict[str, Any] = {
+        "model": model,
+        "preset": preset,
+        "method": method,
+        "options": options,
+    }
     embeddings = read_embeddings(inputs, dim=dim)
     about = {"input": [str(path) for path in inputs]}
     summary = _cluster_to(output, embeddings, about, **chosen)

@@ -75,6 +75,11 @@ class UnitRows:
         _refuse("Zero vectors, which point nowhere,", np.flatnonzero(faults == ZERO))
         self.array = converted
 
+    @classmethod
+    def of(cls, embeddings: ArrayLike | UnitRows) -> UnitRows:
+        """The rows of a collection, which may be `UnitRows` already."""
+        return embeddings if isinstance(embeddings, UnitRows) else cls(embeddings)
+
     def __len__(self) -> int:
         return self.shape[0]
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import validate_data
 
-from facelink.embeddings import as_embeddings
-from facelink.links import GcnModel
-from facelink.links.model import DEFAULT_MODEL
+from facelink.errors import InputError
+from facelink.links import Model
+from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
 from facelink.pipeline import cluster
 from facelink.subgraphs import Context
 
@@ -24,14 +24,18 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
 
     Parameters
     ----------
-    model : GcnModel or str
-        A trained network, or the name or path of one.
+    model : Model or str
+        The name or path of a model, or one from `facelink.train` or
+        `facelink.load_model`. The default takes any embedding.
+    preset : {"balanced", "purity"}
+        ``"purity"`` makes fewer wrong merges and splits more people.
     context : Context, optional
-        The subgraphs to read links from; the model's own by default.
+        What to read links from; the model's own by default.
     method : {"map-equation", "propagation", "components"}
         How links are merged; see `facelink.merge_links`.
     options : mapping, optional
-        Options of the method, such as ``{"threshold": 0.6}``.
+        Options of the method, for experts: ``{"threshold": 0.6}`` instead of
+        the preset's likelihood.
     n_threads : int, optional
         All cores of the process by default.
 
@@ -62,31 +66,53 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        model: GcnModel | str = DEFAULT_MODEL,
+        model: Model | str = DEFAULT_MODEL,
+        preset: str = DEFAULT_PRESET,
         context: Context | None = None,
         method: str = "map-equation",
         options: Mapping[str, Any] | None = None,
         n_threads: int | None = None,
     ) -> None:
         self.model = model
+        self.preset = preset
         self.context = context
         self.method = method
         self.options = options
         self.n_threads = n_threads
 
     def fit(self, X: ArrayLike, y: object = None) -> LinkClusterer:
-        """Cluster the embeddings X (n, d); y is ignored."""
-        as_embeddings(X)  # its messages say what to do
-        X = validate_data(self, X, dtype=EMBEDDING_TYPES, ensure_all_finite=False)
+        """Cluster the embeddings X (n, d); y is ignored.
+
+        A row of zeros, which `facelink.cluster` refuses because it points
+        nowhere, is alone here, with confidence 0: estimators are expected to
+        take any finite numbers.
+        """
+        try:
+            checked: NDArray[np.floating] = validate_data(
+                self, X, dtype=EMBEDDING_TYPES, ensure_all_finite=False
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        somewhere = checked.any(axis=1)
+        if not somewhere.any():
+            raise InputError("All rows of X are zero: there is nothing to compare.")
         found = cluster(
-            X,
+            checked if somewhere.all() else checked[somewhere],
             model=self.model,
+            preset=self.preset,
             context=self.context,
             method=self.method,
             options=self.options,
             n_threads=self.n_threads,
         )
-        self.labels_ = found.labels
-        self.confidence_ = found.confidence
+        n_alone = int((~somewhere).sum())
+        self.labels_ = np.empty(len(checked), np.int64)
+        self.labels_[somewhere] = found.labels
+        self.labels_[~somewhere] = found.labels.max() + 1 + np.arange(n_alone)
+        self.confidence_ = np.zeros(len(checked), np.float32)
+        self.confidence_[somewhere] = found.confidence
         self.notes_ = found.notes
+        if n_alone:
+            rows = "1 row of zeros is" if n_alone == 1 else f"{n_alone:,} rows of zeros are"
+            self.notes_ += (f"{rows} alone: a zero vector points nowhere.",)
         return self

@@ -1,4 +1,4 @@
-"""The method from end to end: neighbours, subgraphs and links, merging."""
+"""The method from end to end: neighbours, links from their context, merging."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facelink.embeddings import UnitRows, as_embeddings
-from facelink.links import GcnModel, Links, load_model, score_links
-from facelink.links.model import DEFAULT_MODEL
-from facelink.merging import by_size, check_merging, merge_links
-from facelink.merging.pairs import Pairs, join_directions
+from facelink.links import Links, Model, UniversalModel, load_model, score_links
+from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
+from facelink.merging import by_size, check_merging, join_fragments, merge_links
 from facelink.neighbors import knn_graph
 from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
 from facelink.subgraphs import Context
 
 LITTLE = 20  # items; below it there is hardly any context to read
+NEAR_COPY = 0.95  # how far the nearest is on the way from the last neighbour to a copy
+UNSURE = 0.4  # share of items
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Clustering:
 def cluster(
     embeddings: ArrayLike,
     *,
-    model: GcnModel | str = DEFAULT_MODEL,
+    model: Model | str = DEFAULT_MODEL,
+    preset: str = DEFAULT_PRESET,
     context: Context | None = None,
     method: str = "map-equation",
     options: Mapping[str, Any] | None = None,
@@ -59,15 +61,20 @@ def cluster(
     Parameters
     ----------
     embeddings : (n, d) array or memory map
-        One row per item, from the embedder that the model was trained for.
-    model : GcnModel or str
-        A trained network, or the name or path of one.
+        One row per item.
+    model : Model or str
+        The name or path of a model, or one from `train` or `load_model`. The
+        default, ``"universal"``, takes embeddings of any kind and dimension; a
+        model of the paper's kind takes those of the embedder it was trained on.
+    preset : {"balanced", "purity"}
+        ``"purity"`` makes fewer wrong merges and splits more people.
     context : Context, optional
-        The subgraphs to read links from; the model's own by default.
+        What to read links from; the model's own by default.
     method : {"map-equation", "propagation", "components"}
         How links are merged; see `merge_links`.
     options : mapping, optional
-        Options of the method, such as ``{"threshold": 0.6}``.
+        Options of the method, for experts: ``{"threshold": 0.6}`` instead of
+        the preset's likelihood; clusters are not joined from a lower one.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -86,28 +93,32 @@ def cluster(
     True
     """
     embeddings = as_embeddings(embeddings)
-    model = load_model(model) if not isinstance(model, GcnModel) else model
+    model = load_model(model) if not isinstance(model, Model) else model
     model.check_dimension(embeddings.shape[1])
+    sure = model.preset(preset)
     context = context or model.context
-    options = options or {}
+    joining = max(sure.joining, (options or {}).get("threshold", 0))
+    options = {"threshold": sure.threshold, **(options or {})}
     check_merging(method, options)
 
     # An exact copy is the same person: only the first of its kind is clustered.
-    first_copy, group = find_distinct(UnitRows(embeddings))
-    items = embeddings if len(first_copy) == len(group) else embeddings[first_copy]
+    rows = UnitRows(embeddings)
+    first_copy, group = find_distinct(rows)
+    items = rows if len(first_copy) == len(group) else UnitRows(embeddings[first_copy])
 
     # 1. Find the neighbours of every item.
     graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)
-    # 2. and 3. Build the subgraph around every item and read from it which neighbours are
-    # the same person.
+    # 2. and 3. Read from the context of every item which neighbours are the same person.
     links = score_links(
         items, graph, model, context=context, n_threads=n_threads, progress=progress
     )
-    # 4. Merge the links into clusters.
+    # 4. Merge the links into clusters, and clusters that are fragments of one person.
     labels = merge_links(links, method, **options)
+    if isinstance(model, UniversalModel) and method == "map-equation":
+        labels = join_fragments(labels, links, items, model, threshold=joining)
 
     confidence = confidence_of(links, labels)
-    notes = graph.notes + notes_on(len(group), len(first_copy))
+    notes = graph.notes + notes_on(len(group), len(first_copy)) + notes_on_links(links)
     return Clustering(by_size(labels[group]), confidence[group], notes)
 
 
@@ -124,9 +135,34 @@ def notes_on(n_items: int, n_distinct: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def notes_on_links(links: Links) -> tuple[str, ...]:
+    """What to say of a collection unlike those that models are trained on."""
+    n_items, k = links.likelihood.shape
+    if n_items < LITTLE or k == 0:
+        return ()
+    notes = []
+    first, last = links.similarities[:, 0], links.similarities[:, -1]
+    nearness = (first - last) / np.maximum(1 - last, 1e-6)
+    if np.median(nearness) > NEAR_COPY:
+        notes.append(
+            "Half of the items or more have a near-copy, like the next frame of a video: clusters "
+            "may be scenes rather than people."
+        )
+    best = links.likelihood.max(axis=1)
+    unsure = np.mean((best > 0.2) & (best < 0.8))
+    if unsure > UNSURE:
+        notes.append(
+            f"{unsure:.0%} of the items have no link that is surely right or wrong: similarities "
+            "hardly separate people here. Look at the clusters before you rely on them."
+        )
+    elif best.max() < 0.5:
+        notes.append("No two items look like one person.")
+    return tuple(notes)
+
+
 def confidence_of(links: Links, labels: NDArray[np.int64]) -> NDArray[np.float32]:
     """How sure each item is of its place, from its strongest links inside and outside."""
-    pairs: Pairs = join_directions(links)
+    pairs = links.pairs
     inside = np.zeros(len(labels), np.float32)
     outside = np.zeros(len(labels), np.float32)
     together = labels[pairs.first] == labels[pairs.second]

@@ -36,7 +36,7 @@ def test_a_saved_model_comes_back_whole(model, tmp_path):
 
 
 def test_the_packaged_model_fits_the_sample():
-    assert model_names() == ["mobileface-128"]
+    assert model_names() == ["mobileface-128", "universal"]
     model = load_model("mobileface-128")
     assert model.architecture.dimension == 128
     assert model.name == "mobileface-128"
@@ -78,7 +78,8 @@ def test_somebody_elses_safetensors_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "universal"}, "of kind 'universal'"),
+        ({"kind": "oracle"}, "of kind 'oracle'"),
+        ({"kind": "universal"}, "is damaged"),
         ({"format": 99}, "format 99"),
         ({"architecture": {"dimension": 7}}, "is damaged"),
         ({"architecture": {"depth": 7}}, "is damaged"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,12 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.links.gcn import GcnScorer
-from facelink.links.model import GcnModel, load_model
+from facelink.links.model import GcnModel, Model, UniversalModel, load_model
+from facelink.links.pairs import Pairs, join_directions
+from facelink.links.universal import UniversalScorer
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
 from facelink.subgraphs import Context
 
-__all__ = ["GcnModel", "Links", "load_model", "score_links"]
+__all__ = ["GcnModel", "Links", "Model", "Pairs", "UniversalModel", "load_model", "score_links"]
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,27 @@ class Links:
         """(n, k₁) the neighbours that were scored."""
         return self.graph.indices[:, : self.likelihood.shape[1]]
 
+    @property
+    def similarities(self) -> NDArray[np.float32]:
+        """(n, k₁) how similar they are."""
+        return self.graph.similarities[:, : self.likelihood.shape[1]]
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Each pair of items once, the mean of its two likelihoods where it is seen from both."""
+        return join_directions(self.neighbors, self.likelihood)
+
 
 def score_links(
-    embeddings: ArrayLike,
+    embeddings: ArrayLike | UnitRows,
     graph: KnnGraph,
-    model: GcnModel | str,
+    model: Model | str,
     *,
     context: Context | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
-    """Predict the links of every item from the subgraph around it.
+    """Predict the links of every item from what is around it.
 
     Parameters
     ----------
@@ -64,10 +77,10 @@ def score_links(
         The collection that the graph was made of.
     graph : KnnGraph
         At least as wide as the context, or as the collection allows.
-    model : GcnModel or str
-        The network, or the name or path of one.
+    model : Model or str
+        The model, or the name or path of one.
     context : Context, optional
-        The subgraphs to score in; the model's own by default.
+        How far to look; the model's own by default.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -79,15 +92,17 @@ def score_links(
 
     Notes
     -----
-    Two items of similarity 1 are linked with likelihood 1, whatever the network
+    Two items of similarity 1 are linked with likelihood 1, whatever the model
     says: a stored copy is no other person.
 
-    Costs about the multiplications of the network's layers after the first,
-    per node of each subgraph. Memory beyond the result: the first layer's
-    output for every item, twice.
+    A `GcnModel` costs about the multiplications of its layers after the first,
+    per node of each subgraph; memory beyond the result is the first layer's
+    output for every item, twice. A `UniversalModel` costs k² steps per item and
+    a few thousand multiplications per link; memory beyond the result is three
+    times that of the result.
     """
-    model = load_model(model) if not isinstance(model, GcnModel) else model
-    rows = UnitRows(embeddings)
+    model = load_model(model) if not isinstance(model, Model) else model
+    rows = UnitRows.of(embeddings)
     n_items, dimension = rows.shape
     model.check_dimension(dimension)
     if graph.n_items != n_items:
@@ -99,7 +114,15 @@ def score_links(
         return Links(graph, np.empty((n_items, 0), np.float32))
     context = (context or model.context).fitted_to(graph.k)
     likelihood = np.empty((n_items, context.hops[0]), np.float32)
-    scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
+    scorer: GcnScorer | UniversalScorer
+    if isinstance(model, UniversalModel):
+        k = context.hops[0]
+        graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k], graph.notes)
+        scorer = UniversalScorer(rows, graph, model, n_threads=n_threads)
+    elif isinstance(model, GcnModel):
+        scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
+    else:
+        raise InputError(f"No way to score links with a {type(model).__name__} is known.")
     scorer.score_all(likelihood, progress=progress)
     likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
     return Links(graph, likelihood)

@@ -1,4 +1,4 @@
-"""Models of the paper's kind: what is in them, and their files.
+"""Models: what is in them, and their files.
 
 A model file is safetensors: arrays and a little text, nothing that could run.
 Its metadata holds one entry, ``facelink``, with a JSON object.
@@ -7,23 +7,27 @@ Its metadata holds one entry, ``facelink``, with a JSON object.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facelink.data.writing import is_there, write_aside
 from facelink.errors import FileError, InputError, ModelError
+from facelink.links.features import NAMES as LINK_FEATURES
+from facelink.links.perceptron import Perceptron
 from facelink.subgraphs import Context
 
-KIND = "gcn"
 FORMAT = 1
 SUFFIX = ".safetensors"
-DEFAULT_MODEL = "mobileface-128"
+DEFAULT_MODEL = "universal"
+DEFAULT_PRESET = "balanced"
 AGGREGATORS = ("mean", "weighted", "attention")
 
 
@@ -103,7 +107,94 @@ ATTENTION_WIDTH = 32
 
 
 @dataclass(frozen=True)
-class GcnModel:
+class Preset:
+    """How sure a model has to be.
+
+    Attributes
+    ----------
+    threshold : float
+        The likelihood from which links are merged.
+    joining : float
+        The likelihood from which two clusters are joined, where the model can
+        judge clusters; 1 joins none.
+    """
+
+    threshold: float
+    joining: float = 1.0
+
+
+class Model(ABC):
+    """What all models have.
+
+    Attributes
+    ----------
+    weights : mapping of str to array
+    context : Context
+        What to read links from.
+    presets : mapping of str to Preset
+        How sure to be, by name.
+    about : mapping
+        What the file says of itself: name, training data, versions, results.
+    """
+
+    kind: ClassVar[str]
+    weights: Mapping[str, NDArray[np.float32]]
+    context: Context
+    presets: Mapping[str, Preset]
+    about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, array in self.weights.items():
+            if not np.isfinite(array).all():
+                raise ModelError(f"the array {name} contains NaN or infinity")
+        if DEFAULT_PRESET not in self.presets:
+            raise ModelError(f"the preset {DEFAULT_PRESET!r} is missing")
+
+    @property
+    def name(self) -> str:
+        return str(self.about.get("name", "unnamed"))
+
+    def preset(self, name: str) -> Preset:
+        """The preset of this name, or an error that lists those there are."""
+        if name not in self.presets:
+            raise InputError(f"preset should be one of {', '.join(self.presets)}, got {name!r}.")
+        return self.presets[name]
+
+    @abstractmethod
+    def check_dimension(self, dimension: int) -> None:
+        """Refuse embeddings that the model cannot read, saying what to do."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What its file says beside the arrays, for `from_file`."""
+
+    @classmethod
+    @abstractmethod
+    def from_file(
+        cls,
+        description: Mapping[str, Any],
+        weights: Mapping[str, NDArray[np.float32]],
+        about: Mapping[str, Any],
+    ) -> Model:
+        """The model again; KeyError, TypeError and ValueError if that cannot be."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file that `load_model` reads. An existing file is replaced."""
+        from safetensors.numpy import save
+
+        description = {
+            "kind": self.kind,
+            "format": FORMAT,
+            **self.description(),
+            "about": dict(self.about),
+        }
+        arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
+        content = save(arrays, metadata={"facelink": json.dumps(description)})
+        write_aside(Path(path), content)
+
+
+@dataclass(frozen=True)
+class GcnModel(Model):
     """A trained network of the paper's kind, for one embedding.
 
     Attributes
@@ -115,12 +206,19 @@ class GcnModel:
         The subgraphs to score links in.
     about : mapping
         What the file says of itself: name, training data, versions, results.
+    presets : mapping of str to Preset
+        How sure to be, by name.
     """
+
+    kind: ClassVar[str] = "gcn"
 
     architecture: Architecture
     weights: Mapping[str, NDArray[np.float32]] = field(repr=False)
     context: Context = field(default_factory=Context)
     about: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Preset] = field(
+        default_factory=lambda: {"balanced": Preset(0.6), "purity": Preset(0.8)}
+    )
 
     def __post_init__(self) -> None:
         wanted = self.architecture.weight_shapes()
@@ -131,36 +229,101 @@ class GcnModel:
                     f"the array {name} should have the shape {wanted.get(name)}, got "
                     f"{shapes.get(name)}"
                 )
-            if not np.isfinite(self.weights[name]).all():
-                raise ModelError(f"the array {name} contains NaN or infinity")
-
-    @property
-    def name(self) -> str:
-        return str(self.about.get("name", "unnamed"))
+        super().__post_init__()
 
     def check_dimension(self, dimension: int) -> None:
-        """Refuse embeddings of another dimension, saying what to do."""
         if dimension != self.architecture.dimension:
             raise ModelError(
                 f"Model {self.name!r} takes embeddings of {self.architecture.dimension} "
                 f"dimensions, got {dimension}.\n"
-                "A model is made for one embedder; train one for yours: facelink train --help"
+                "It is made for one embedder. The default model, 'universal', takes any; for a "
+                "model of your own see: facelink train --help"
             )
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file that `load_model` reads. An existing file is replaced."""
-        from safetensors.numpy import save
+    def description(self) -> dict[str, Any]:
+        return {"architecture": asdict(self.architecture), "context": asdict(self.context)}
 
-        description = {
-            "kind": KIND,
-            "format": FORMAT,
-            "architecture": asdict(self.architecture),
+    @classmethod
+    def from_file(
+        cls,
+        description: Mapping[str, Any],
+        weights: Mapping[str, NDArray[np.float32]],
+        about: Mapping[str, Any],
+    ) -> GcnModel:
+        architecture = Architecture(**description["architecture"])
+        return cls(architecture, weights, Context(**description["context"]), about)
+
+
+@dataclass(frozen=True)
+class UniversalModel(Model):
+    """Two small networks over features that do not depend on the embedding.
+
+    Attributes
+    ----------
+    weights : mapping of str to array
+        Those of the network for links begin with ``links.``, of that for pairs
+        of clusters with ``fragments.``.
+    presets : mapping of str to Preset
+        How sure to be, by name.
+    context : Context
+        Its first hop is the neighbours per item whose links are scored.
+    about : mapping
+        What the file says of itself: name, training data, versions, results.
+    """
+
+    kind: ClassVar[str] = "universal"
+
+    weights: Mapping[str, NDArray[np.float32]] = field(repr=False)
+    presets: Mapping[str, Preset]
+    context: Context = field(default_factory=lambda: Context((80,), 80))
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.links, self.fragments  # refuses arrays that do not fit
+
+    @cached_property
+    def links(self) -> Perceptron:
+        """The features of a link to its likelihood."""
+        return Perceptron.from_arrays(self.weights, "links", len(LINK_FEATURES))
+
+    @cached_property
+    def fragments(self) -> Perceptron:
+        """The features of two clusters to the likelihood that they are one person."""
+        return Perceptron.from_arrays(self.weights, "fragments", len(_fragment_features()))
+
+    def check_dimension(self, dimension: int) -> None:
+        """Any dimension will do."""
+
+    def description(self) -> dict[str, Any]:
+        return {
             "context": asdict(self.context),
-            "about": dict(self.about),
+            "presets": {name: asdict(preset) for name, preset in self.presets.items()},
+            "link features": list(LINK_FEATURES),
+            "fragment features": list(_fragment_features()),
         }
-        arrays = {name: np.ascontiguousarray(array) for name, array in self.weights.items()}
-        content = save(arrays, metadata={"facelink": json.dumps(description)})
-        write_aside(Path(path), content)
+
+    @classmethod
+    def from_file(
+        cls,
+        description: Mapping[str, Any],
+        weights: Mapping[str, NDArray[np.float32]],
+        about: Mapping[str, Any],
+    ) -> UniversalModel:
+        for name, ours in (("link", LINK_FEATURES), ("fragment", _fragment_features())):
+            if description[f"{name} features"] != list(ours):
+                raise ModelError(f"it reads other {name} features than this version computes")
+        presets = {name: Preset(**values) for name, values in description["presets"].items()}
+        return cls(weights, presets, Context(**description["context"]), about)
+
+
+def _fragment_features() -> tuple[str, ...]:
+    from facelink.merging.fragments import NAMES  # which needs links itself
+
+    return NAMES
+
+
+KINDS: dict[str, type[Model]] = {model.kind: model for model in (GcnModel, UniversalModel)}
 
 
 def model_names() -> list[str]:
@@ -171,7 +334,7 @@ def model_names() -> list[str]:
     )
 
 
-def load_model(name_or_path: str | Path) -> GcnModel:
+def load_model(name_or_path: str | Path) -> Model:
     """Load a model that comes with facelink, by name, or a model file.
 
     Reading a file runs no code, whoever made it.
@@ -181,6 +344,8 @@ def load_model(name_or_path: str | Path) -> GcnModel:
     >>> import facelink
     >>> facelink.load_model("mobileface-128").architecture.dimension
     128
+    >>> sorted(facelink.load_model("universal").presets)
+    ['balanced', 'purity']
     """
     if str(name_or_path) in model_names():
         content = files("facelink.links").joinpath("models", f"{name_or_path}{SUFFIX}").read_bytes()
@@ -197,7 +362,7 @@ def load_model(name_or_path: str | Path) -> GcnModel:
         raise FileError(f"Cannot read the model {str(path)!r}: {error.strerror}.") from None
 
 
-def _parse(content: bytes, origin: str) -> GcnModel:
+def _parse(content: bytes, origin: str) -> Model:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -219,18 +384,17 @@ def _parse(content: bytes, origin: str) -> GcnModel:
             f"{origin!r} is a safetensors file, but not a facelink model: it has no such metadata. "
             "Models are written by: facelink train"
         ) from None
-    if kind != KIND or version != FORMAT:
+    if kind not in KINDS or version != FORMAT:
         raise ModelError(
             f"{origin!r} is a facelink model of kind {kind!r}, format {version!r}; this version "
-            f"reads kind {KIND!r}, format {FORMAT}. Update facelink, or train the model again."
+            f"reads the kinds {', '.join(map(repr, KINDS))}, format {FORMAT}. Update facelink, or "
+            "train the model again."
         )
     try:
-        architecture = Architecture(**description["architecture"])
-        context = Context(**description["context"])
         about = {"name": Path(origin).stem, **description["about"]}
         weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-        return GcnModel(architecture, weights, context, about)
-    except (KeyError, TypeError, ValueError) as error:
+        return KINDS[kind].from_file(description, weights, about)
+    except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(
             f"{origin!r} says it is a facelink model, but it is damaged: {error}."
         ) from None

@@ -10,13 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.errors import InputError
-from facelink.links import Links
+from facelink.links import Links, Pairs
 from facelink.merging.components import merge_components
+from facelink.merging.fragments import join_fragments
 from facelink.merging.map_equation import merge_map_equation
-from facelink.merging.pairs import Pairs, join_directions
 from facelink.merging.propagation import merge_propagation
 
-__all__ = ["METHODS", "Pairs", "check_merging", "join_directions", "merge_links"]
+__all__ = [
+    "METHODS",
+    "by_size",
+    "check_merging",
+    "join_fragments",
+    "merge_links",
+]
 
 METHODS: dict[str, Callable[..., NDArray[np.int64]]] = {
     "map-equation": merge_map_equation,
@@ -52,7 +58,7 @@ def merge_links(links: Links, method: str = "map-equation", **options: Any) -> N
     Examples
     --------
     >>> import numpy as np, facelink
-    >>> from facelink.links import Links
+    >>> from facelink.links import Links, Pairs
     >>> graph = facelink.KnnGraph(
     ...     indices=np.array([[1], [0], [0]], dtype=np.int32),
     ...     similarities=np.ones((3, 1), dtype=np.float32))
@@ -61,7 +67,7 @@ def merge_links(links: Links, method: str = "map-equation", **options: Any) -> N
     array([0, 0, 1])
     """
     check_merging(method, options)
-    return by_size(METHODS[method](join_directions(links), **options))
+    return by_size(METHODS[method](links.pairs, **options))
 
 
 def check_merging(method: str, options: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from facelink.errors import InputError
-from facelink.merging.pairs import Pairs
+from facelink.links import Pairs
 
 
 def merge_components(pairs: Pairs, *, threshold: float = 0.6) -> NDArray[np.int64]:

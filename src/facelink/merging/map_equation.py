@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from facelink.compiled import compiled
+from facelink.links import Pairs
 from facelink.merging.components import check_share
-from facelink.merging.pairs import Pairs
 
 ROUNDS = 10  # at most
 ENOUGH = 1e-5  # stop when a round shortens L by less than this share

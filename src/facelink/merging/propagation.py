@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from facelink.compiled import compiled
 from facelink.errors import InputError
+from facelink.links import Pairs
 from facelink.merging.components import check_share
-from facelink.merging.pairs import Pairs
 
 
 def merge_propagation(

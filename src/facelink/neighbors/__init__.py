@@ -65,7 +65,7 @@ class KnnGraph:
 
 
 def knn_graph(
-    embeddings: ArrayLike,
+    embeddings: ArrayLike | UnitRows,
     k: int,
     *,
     n_threads: int | None = None,
@@ -111,7 +111,7 @@ def knn_graph(
     """
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise InputError(f"k, the neighbours per item, should be a whole number from 1, got {k!r}.")
-    rows = UnitRows(embeddings)
+    rows = UnitRows.of(embeddings)
     n_items = len(rows)
     notes: tuple[str, ...] = ()
     width = int(min(k, n_items - 1))

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from facelink.compiled import compiled
-from facelink.links import Links
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,20 @@ class Pairs:
         return coo_array((self.likelihood, (self.first, self.second)), shape=shape).tocsr()
 
 
-def join_directions(links: Links) -> Pairs:
-    """Give a pair seen from both sides the mean of the two, one seen from one side what it has."""
-    n_items, k = links.likelihood.shape
+def join_directions(neighbors: NDArray[np.int32], likelihood: NDArray[np.float32]) -> Pairs:
+    """Give a pair seen from both sides the mean of the two, one seen from one side what it has.
+
+    Both arrays are (n, k): item i's neighbours, and what i thinks of them.
+    """
+    n_items, k = likelihood.shape
     starts = np.arange(0, n_items * k + 1, k, dtype=np.int64) if k else np.zeros(n_items + 1, int)
-    seen = csr_array(
-        (links.likelihood.ravel(), links.neighbors.ravel(), starts), shape=(n_items, n_items)
-    )
+    seen = csr_array((likelihood.ravel(), neighbors.ravel(), starts), shape=(n_items, n_items))
     back = seen.T.tocsr()  # rows come out sorted
     seen = back.T.tocsr()
-    first, second, likelihood = _merge_rows(
+    first, second, joined = _merge_rows(
         seen.indptr, seen.indices, seen.data, back.indptr, back.indices, back.data
     )
-    return Pairs(n_items, first, second, likelihood)
+    return Pairs(n_items, first, second, joined)
 
 
 @compiled

@@ -1,0 +1,87 @@
+"""Draw docs/universal.png and docs/reliability.png from results/universal_*.json.
+
+Needs matplotlib: pip install '.[bench]'.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from tables import RESULTS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+OURS, BEST, OTHERS = "#123f6b", "#c2571a", "#b8bec6"
+
+
+def draw_accuracy() -> None:
+    groups, compared = (
+        json.loads((RESULTS / f"universal_{part}.json").read_text())["rows"]
+        for part in ("groups", "peers")
+    )
+    ours = {row["collection"]: row for row in groups if row["method"] == "facelink"}
+    collections = sorted(ours, key=lambda name: ours[name]["BCubed F"])
+    peers = {name: [row for row in compared if row["collection"] == name] for name in collections}
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, dpi=160)
+    for axis, measure in zip(axes, ("BCubed F", "pairwise F"), strict=True):
+        for place, name in enumerate(collections):
+            best = max(peers[name], key=lambda row: row["BCubed F"])
+            others = [row[measure] for row in peers[name] if row is not best]
+            axis.scatter(others, [place] * len(others), s=14, color=OTHERS, zorder=2)
+            axis.scatter(best[measure], place, s=34, color=BEST, marker="D", zorder=3)
+            axis.scatter(ours[name][measure], place, s=46, color=OURS, zorder=4)
+        axis.set_title(measure, fontsize=11)
+        axis.set_xlim(0, 1.02)
+        axis.grid(axis="x", color="#e6e9ec", zorder=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+    axes[0].set_yticks(range(len(collections)), collections)
+    for color, marker, label in (
+        (OURS, "o", "facelink, nothing tuned, group not trained on"),
+        (BEST, "D", "best peer, tuned by oracle"),
+        (OTHERS, "o", "the other peers"),
+    ):
+        axes[0].scatter([], [], color=color, marker=marker, s=34, label=label)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3,
+                  frameon=False, fontsize=8)  # fmt: skip
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(DOCS / "universal.png")
+
+
+def draw_reliability() -> None:
+    parts = json.loads((RESULTS / "universal_reliability.json").read_text())
+    figure, axis = plt.subplots(figsize=(4.6, 4.2), dpi=160)
+    axis.plot([0, 1], [0, 1], color=OTHERS, linewidth=1, linestyle="--")
+    for part in parts:
+        enough = np.array(part["links"]) >= 200
+        likelihood = np.where(enough, part["likelihood"], np.nan)
+        axis.plot(likelihood, np.where(enough, part["true"], np.nan), linewidth=1, alpha=0.8,
+                  marker=".", markersize=3, label=part["collection"])  # fmt: skip
+    likelihood, true = pooled(parts)
+    axis.plot(likelihood, true, color="black", linewidth=2.5, label="all, each alike")
+    axis.set_xlabel("likelihood")
+    axis.set_ylabel("share of true links")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=6.5)
+    figure.tight_layout()
+    figure.savefig(DOCS / "reliability.png")
+
+
+def pooled(parts: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    """Likelihood and share of true links in each tenth, every collection counting alike."""
+    weights = np.array([np.array(part["links"]) / sum(part["links"]) for part in parts])
+    total = weights.sum(axis=0)
+    likelihood, true = (
+        (weights * np.array([part[name] for part in parts])).sum(axis=0) / total
+        for name in ("likelihood", "true")
+    )
+    return likelihood, true
+
+
+if __name__ == "__main__":
+    draw_accuracy()
+    draw_reliability()
+    print(*pooled(json.loads((RESULTS / "universal_reliability.json").read_text())), sep="\n")

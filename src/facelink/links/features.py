@@ -1,0 +1,266 @@
+"""What a link looks like from its context, whatever the embedding.
+
+Nothing here is a coordinate. A similarity is measured against the background, what
+strangers look like in this collection; everything else is ranks, counts and the
+similarities of the neighbours to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from facelink.compiled import blocks, compiled, in_threads
+from facelink.embeddings import UnitRows
+from facelink.neighbors import KnnGraph
+
+Floats = NDArray[np.float32]
+
+REFERENCES = 1024  # items that every item is compared with, to see what strangers look like
+DEPTHS = (5, 10, 20, 40, 80)  # of the neighbourhoods that are compared
+STEEPNESS = 6.0  # of the softmax over an item's neighbours
+BLOCK_ROWS = 2048
+
+NAMES = (
+    # The link itself, against strangers.
+    "similarity",  # 0: like strangers, 1: identical
+    "deviations",  # the same, in standard deviations of strangers
+    "beyond the nearest stranger",  # of as many strangers as there are items
+    "beyond the stranger of this rank",
+    "rank of the neighbour",
+    "rank of the pivot",
+    # What the two have around them.
+    *(f"common among {depth}" for depth in DEPTHS),
+    "probability shared",  # NEP
+    "difference of transitions",  # TPDi
+    "density of the pivot",
+    "density of the neighbour",
+    *(f"pivot's {rank}" for rank in ("first", "fifth", "twentieth", "last")),  # above the link
+    *(f"neighbour's {rank}" for rank in ("first", "fifth", "twentieth", "last")),
+    "neighbour to pivot's 5",
+    "neighbour to pivot's 10",
+    "pivot to neighbour's 5",
+    "pivot to neighbour's 10",
+    "pivot's best",
+    "neighbour's best",
+    "step behind, pivot",  # how much less similar the neighbour of twice the rank is
+    "step behind, neighbour",
+    # What the two are like.
+    "popularity of the pivot",
+    "popularity of the neighbour",
+    "strangers to the pivot",
+    "strangers to the neighbour",
+    "spread of strangers to the pivot",
+    "spread of strangers to the neighbour",
+    "spread of strangers",  # in the collection
+)
+
+
+@dataclass(frozen=True)
+class Background:
+    """How similar strangers are, to each item and in the whole collection.
+
+    From a sample of pairs, nearly all of whom are strangers. The median and the
+    lower tail are used, which the few pairs of one person do not move.
+    """
+
+    center: Floats  # (n,)
+    spread: Floats  # (n,)
+    typical_center: float
+    typical_spread: float
+
+    @classmethod
+    def of(cls, rows: UnitRows, *, seed: int = 0, n_threads: int | None = None) -> Background:
+        n_items = len(rows)
+        chosen = np.random.default_rng(seed).permutation(n_items)[:REFERENCES]
+        references = rows[np.sort(chosen)]
+        tenth, middle = (int(q * (len(references) - 1)) for q in (0.1, 0.5))
+        center = np.empty(n_items, np.float32)
+        spread = np.empty(n_items, np.float32)
+
+        def compare(block: slice) -> None:
+            similarities = rows[block] @ references.T
+            similarities.partition((tenth, middle), axis=1)
+            center[block] = similarities[:, middle]
+            # The tenth percentile of a normal distribution is 1.2816 deviations down.
+            spread[block] = (similarities[:, middle] - similarities[:, tenth]) / 1.2816
+
+        for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
+            pass
+        typical = max(float(np.median(spread)), 1e-3)
+        np.maximum(spread, 0.3 * typical, out=spread)
+        np.minimum(center, 0.999, out=center)
+        return cls(center, spread, float(np.median(center)), typical)
+
+
+class LinkFeatures:
+    """The features of all links of a collection, computed for some pivots at a time.
+
+    Parameters
+    ----------
+    rows : UnitRows
+        The embeddings.
+    graph : KnnGraph
+        Of these embeddings.
+    n_threads : int, optional
+        All cores of the process by default.
+    """
+
+    def __init__(self, rows: UnitRows, graph: KnnGraph, *, n_threads: int | None = None) -> None:
+        n_items, k = graph.indices.shape
+        self.indices = graph.indices
+        self.background = Background.of(rows, n_threads=n_threads)
+        center, spread = self.background.center, self.background.spread
+        self.similarity = np.empty((n_items, k), np.float32)  # 0: like strangers, 1: identical
+        self.deviations = np.empty((n_items, k), np.float32)
+        self.transition = np.empty((n_items, k), np.float32)  # softmax over the neighbours
+        self.density = np.empty(n_items, np.float32)
+
+        def prepare(block: slice) -> None:
+            _against_background(
+                block.start, block.stop, self.indices, graph.similarities, center, spread,
+                self.similarity, self.deviations, self.transition, self.density,
+            )  # fmt: skip
+
+        for _ in in_threads(prepare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
+            pass
+        listed = np.bincount(self.indices.ravel(), minlength=n_items)
+        typical = np.float32(self.background.typical_spread)
+        self.about_items = np.stack(  # (n, 3): popularity, strangers, their spread
+            [
+                np.log((listed + 1) / max(k, 1)),
+                (center - self.background.typical_center) / typical,
+                spread / typical,
+            ],
+            axis=1,
+        ).astype(np.float32)
+        # If all were strangers, the r-th nearest of n would be this many deviations away.
+        share = np.minimum((np.arange(k) + 1) / n_items, 0.5)
+        self.strangers = -ndtri(share).astype(np.float32)  # (k,)
+        self.collection = np.float32(typical / (1 - self.background.typical_center))
+
+    def of(self, start: int, stop: int) -> Floats:
+        """The features of the links of pivots ``start`` to ``stop``: (pivots · k, features)."""
+        k = self.indices.shape[1]
+        out = np.empty((stop - start, k, len(NAMES)), np.float32)
+        _features(
+            start, stop, self.indices, self.similarity, self.deviations, self.transition,
+            self.density, self.about_items, self.strangers, self.collection,
+            np.array(DEPTHS), out,
+        )  # fmt: skip
+        return out.reshape(-1, len(NAMES))
+
+
+@compiled
+def _against_background(
+    start, stop, indices, similarities, center, spread, similarity, deviations, transition, density
+):
+    k = indices.shape[1]
+    for i in range(start, stop):
+        total = np.float32(0)
+        for r in range(k):
+            j = indices[i, r]
+            stranger = (center[i] + center[j]) / np.float32(2)
+            above = similarities[i, r] - stranger
+            similarity[i, r] = above / (np.float32(1) - stranger)
+            deviations[i, r] = above / ((spread[i] + spread[j]) / np.float32(2))
+            weight = np.exp(np.float32(STEEPNESS) * (similarity[i, r] - np.float32(1)))
+            transition[i, r] = weight
+            total += weight
+        density[i] = total / np.float32(k)
+        for r in range(k):
+            transition[i, r] /= total
+
+
+@compiled
+def _features(
+    start, stop, indices, similarity, deviations, transition, density, about_items, strangers,
+    collection, depths, out,
+):  # fmt: skip
+    n_items, k = indices.shape
+    n_depths = len(depths)
+    last = k - 1
+    place = np.full(n_items, -1, np.int32)  # of an item among the pivot's neighbours
+    common = np.empty(n_depths, np.int64)
+    for i in range(start, stop):
+        for r in range(k):
+            place[indices[i, r]] = r
+        for r in range(k):
+            j = indices[i, r]
+            common[:] = 0
+            back = k  # the rank of the pivot among the neighbour's
+            shared, overlap = 0.0, 0.0
+            # Sums of similarities over the first 5 and 10 of one, and how many are known.
+            to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = 0.0, 0.0, 0.0, 0.0
+            known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
+            for s in range(k):
+                other = indices[j, s]
+                if other == i:
+                    back = s
+                at = place[other]
+                if at < 0:
+                    continue
+                farther = max(at, s)
+                for d in range(n_depths):
+                    if farther < depths[d]:
+                        common[d] += 1
+                shared += 0.5 * (transition[i, at] + transition[j, s])
+                overlap += np.sqrt(transition[i, at] * transition[j, s])
+                if at < 10:
+                    to_pivots_10 += similarity[j, s]
+                    known_10 += 1
+                    if at < 5:
+                        to_pivots_5 += similarity[j, s]
+                        known_5 += 1
+                if s < 10:
+                    to_neighbors_10 += similarity[i, at]
+                    known_back_10 += 1
+                    if s < 5:
+                        to_neighbors_5 += similarity[i, at]
+                        known_back_5 += 1
+            t = similarity[i, r]
+            f = out[i - start, r]
+            f[0] = t
+            f[1] = deviations[i, r]
+            f[2] = deviations[i, r] - strangers[0]
+            f[3] = deviations[i, r] - strangers[r]
+            f[4] = np.log(1.0 + r)
+            f[5] = np.log(1.0 + back)
+            for d in range(n_depths):
+                f[6 + d] = common[d] / min(depths[d], k)
+            f = f[6 + n_depths :]
+            f[0] = shared
+            f[1] = 1 - overlap
+            f[2], f[3] = density[i], density[j]
+            at_5, at_20 = min(4, last), min(19, last)
+            f[4], f[5] = similarity[i, 0] - t, similarity[i, at_5] - t
+            f[6], f[7] = similarity[i, at_20] - t, similarity[i, last] - t
+            f[8], f[9] = similarity[j, 0] - t, similarity[j, at_5] - t
+            f[10], f[11] = similarity[j, at_20] - t, similarity[j, last] - t
+            # The two themselves are left out; one who is not listed is no nearer than the last.
+            far, far_back = similarity[j, last], similarity[i, last]
+            f[12] = _filled_mean(to_pivots_5, known_5, min(5, k) - (r < 5), far)
+            f[13] = _filled_mean(to_pivots_10, known_10, min(10, k) - (r < 10), far)
+            f[14] = _filled_mean(to_neighbors_5, known_back_5, min(5, k) - (back < 5), far_back)
+            f[15] = _filled_mean(to_neighbors_10, known_back_10, min(10, k) - (back < 10), far_back)
+            f[16], f[17] = similarity[i, 0], similarity[j, 0]
+            f[18] = t - similarity[i, min(2 * r + 1, last)]
+            f[19] = 0.0
+            if back < k:
+                f[19] = similarity[j, back] - similarity[j, min(2 * back + 1, last)]
+            for a in range(about_items.shape[1]):
+                f[20 + 2 * a] = about_items[i, a]
+                f[21 + 2 * a] = about_items[j, a]
+            f[26] = collection
+        for r in range(k):
+            place[indices[i, r]] = -1
+
+
+@compiled
+def _filled_mean(total, known, wanted, filling):
+    """The mean over ``wanted`` values, those that are not known counting as ``filling``."""
+    missing = max(wanted - known, 0)
+    return (total + missing * filling) / max(wanted, 1)

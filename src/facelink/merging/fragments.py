@@ -1,0 +1,265 @@
+"""Fragments of one person: the question of the links, asked of whole clusters.
+
+With k neighbours per item a person of many photos falls into pieces: every photo's
+neighbours are filled up by its own piece. And pieces of few photos are easier to
+judge as wholes than photo by photo. So pairs of clusters are looked at like pairs of
+items: how likely are they one person, given how similar they are on average, how
+coherent each is, and what the links between them say? Those that are each other's
+likeliest are joined, and the question is asked again of what has changed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facelink.embeddings import UnitRows
+from facelink.links import Links, UniversalModel
+from facelink.links.features import BLOCK_ROWS, Background
+from facelink.links.pairs import join_directions
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+NAMES = (
+    "size of the larger",
+    "size of the smaller",
+    "similarity",  # mean over all pairs of items; 0: like strangers, 1: identical
+    "coherence of the larger",  # the same within it
+    "coherence of the smaller",
+    "agreement",  # the similarity, as a share of both coherences
+    "mean likelihood",  # of the links between them
+    "highest likelihood",
+    "highest similarity",  # of two items
+    "likelihood per pair",  # links that are not there count as zero
+    "links",
+    "links per pair",
+    "better for the larger",  # by how much the best other cluster agrees more
+    "better for the smaller",
+    "spread of strangers",
+)
+CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
+PAIRS_AT_ONCE = 16_384
+
+
+class Fragments:
+    """Clusters, and what there is between each two of them.
+
+    Parameters
+    ----------
+    labels : (n,) int array
+        The cluster of each item.
+    links : Links
+        What was scored between items.
+    rows : UnitRows
+        The embeddings.
+    background : Background
+        Of these embeddings.
+    """
+
+    def __init__(
+        self, labels: Labels, links: Links, rows: UnitRows, background: Background
+    ) -> None:
+        self.k = links.likelihood.shape[1]
+        self.spread = background.typical_spread / (1 - background.typical_center)
+        _, self.cluster_of = np.unique(labels, return_inverse=True)  # (n,) at the beginning
+
+        # Of each cluster. One that was joined to another is empty from then on.
+        self.sizes = np.bincount(self.cluster_of).astype(np.float64)
+        self.becomes = np.arange(len(self.sizes))
+        self.sums = _sums(rows, self.cluster_of, len(self.sizes))  # (clusters, d)
+        # How similar strangers are to its items, summed.
+        self.centers = np.bincount(self.cluster_of, weights=background.center)
+        several = self.sizes > 1
+        inside = self._inside(np.flatnonzero(several))
+        self.usual = np.average(inside, weights=self.sizes[several]) if several.any() else 0.6
+
+        # Of each pair of clusters that have a link: likelihoods summed, the highest, the
+        # highest similarity, links counted; whether they are one person, if judged.
+        pairs = links.pairs
+        self.first = self.cluster_of[pairs.first]
+        self.second = self.cluster_of[pairs.second]
+        self.total = pairs.likelihood.astype(np.float64)
+        self.highest = self.total.copy()
+        self.nearest = join_directions(links.neighbors, links.similarities).likelihood
+        self.count = np.ones(len(self.total))
+        self.agreement = np.full(len(self.total), np.nan)
+        self.likelihood = np.full(len(self.total), np.nan)
+        self._replace(np.ones(len(self.total), bool))
+
+    @property
+    def labels(self) -> Labels:
+        """The cluster of each item now."""
+        return self.becomes[self.cluster_of]
+
+    @property
+    def candidates(self) -> NDArray[np.int64]:
+        """The pairs of clusters that may be one person and have not been judged."""
+        return np.flatnonzero(np.isnan(self.likelihood) & (self.highest >= CANDIDATE))
+
+    def _replace(self, touched: NDArray[np.bool_]) -> None:
+        """Bring the pairs that were touched by joining up to date: each pair of clusters once."""
+        first, second = self.first[touched], self.second[touched]
+        first, second = np.minimum(first, second), np.maximum(first, second)
+        order = np.lexsort((second, first))
+        order = order[first[order] != second[order]]
+        first, second = first[order], second[order]
+        new = np.ones(len(order), bool)
+        new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        starts = np.flatnonzero(new)
+
+        def replaced(name: str, combine: np.ufunc) -> NDArray:
+            old = getattr(self, name)
+            values = old[touched][order]
+            values = combine.reduceat(values, starts) if len(starts) else values
+            return np.concatenate([old[~touched], values])
+
+        self.total = replaced("total", np.add)
+        self.count = replaced("count", np.add)
+        self.highest = replaced("highest", np.maximum)
+        self.nearest = replaced("nearest", np.maximum)
+        unknown = np.full(len(starts), np.nan)
+        self.agreement = np.concatenate([self.agreement[~touched], unknown])
+        self.likelihood = np.concatenate([self.likelihood[~touched], unknown])
+        self.first = np.concatenate([self.first[~touched], first[starts]])
+        self.second = np.concatenate([self.second[~touched], second[starts]])
+
+    def features(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What some pairs of clusters look like: (pairs, features), in the order of `NAMES`."""
+        a, b = self.first[pairs], self.second[pairs]
+        swap = self.sizes[a] < self.sizes[b]
+        large, small = np.where(swap, b, a), np.where(swap, a, b)
+        n_large, n_small = self.sizes[large], self.sizes[small]
+        coherence = np.full(len(self.sizes), np.nan)
+        concerned = np.unique(np.concatenate([a, b]))
+        # Drawn towards that of the others; a cluster of one has none of its own.
+        n = self.sizes[concerned]
+        drawn = (self._inside(concerned) * (n - 1) + self.usual) / n
+        coherence[concerned] = np.maximum(drawn, 0.05)
+
+        products = np.empty(len(a))
+        for start in range(0, len(a), PAIRS_AT_ONCE):
+            part = slice(start, start + PAIRS_AT_ONCE)
+            products[part] = np.einsum("ij,ij->i", self.sums[a[part]], self.sums[b[part]])
+        strangers = (self.centers[a] / self.sizes[a] + self.centers[b] / self.sizes[b]) / 2
+        similarity = _against(strangers, products / (n_large * n_small))
+        agreement = similarity / np.sqrt(coherence[a] * coherence[b])
+        self.agreement[pairs] = agreement
+        best = self._best_agreement()
+
+        # Each item lists at most k others, so not all pairs of items can have a link.
+        listable = n_large * n_small * np.minimum(1, self.k / (n_large + n_small - 1))
+        columns = (
+            np.log(n_large),
+            np.log(n_small),
+            similarity,
+            coherence[large],
+            coherence[small],
+            agreement,
+            self.total[pairs] / self.count[pairs],
+            self.highest[pairs],
+            _against(strangers, self.nearest[pairs]),
+            self.total[pairs] / listable,
+            np.log(self.count[pairs]),
+            self.count[pairs] / listable,
+            best[large] - agreement,
+            best[small] - agreement,
+            np.full(len(a), self.spread),
+        )
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def _inside(self, clusters: NDArray[np.int64]) -> Floats:
+        """The mean similarity of the items of some clusters to each other."""
+        n, sums = self.sizes[clusters], self.sums[clusters]
+        squares = np.einsum("ij,ij->i", sums, sums)
+        mean = (squares - n) / np.maximum(n * (n - 1), 1)
+        return _against(self.centers[clusters] / n, mean)
+
+    def _best_agreement(self) -> Floats:
+        """Of each cluster with any other, as far as it was computed."""
+        known = np.flatnonzero(~np.isnan(self.agreement))
+        best = np.full(len(self.sizes), -1.0)
+        for ends in (self.first, self.second):
+            np.maximum.at(best, ends[known], self.agreement[known])
+        return best
+
+    def join(self, threshold: float) -> bool:
+        """Join the pairs that are each other's likeliest, from a likelihood on; if there are."""
+        likely = np.flatnonzero(self.likelihood >= threshold)
+        ends = np.concatenate([self.first[likely], self.second[likely]])
+        others = np.concatenate([self.second[likely], self.first[likely]])
+        order = np.lexsort((others, -np.tile(self.likelihood[likely], 2), ends))
+        ends, others = ends[order], others[order]
+        favourite = np.full(len(self.sizes), -1)
+        favourite[ends[::-1]] = others[::-1]  # the first one of each is written last
+        having = np.flatnonzero(favourite >= 0)
+        staying = having[(favourite[favourite[having]] == having) & (having < favourite[having])]
+        going = favourite[staying]
+        for name in ("sizes", "centers", "sums"):
+            values = getattr(self, name)
+            values[staying] += values[going]
+            values[going] = 0
+        moved = np.arange(len(self.sizes))
+        moved[going] = staying
+        self.becomes = moved[self.becomes]
+        changed = np.zeros(len(self.sizes), bool)
+        changed[staying] = changed[going] = True
+        touched = changed[self.first] | changed[self.second]
+        self.first, self.second = moved[self.first], moved[self.second]
+        self._replace(touched)
+        return len(going) > 0
+
+
+def join_fragments(
+    labels: Labels,
+    links: Links,
+    embeddings: ArrayLike | UnitRows,
+    model: UniversalModel,
+    *,
+    threshold: float,
+) -> Labels:
+    """Join clusters for as long as two of them are likely enough to be one person.
+
+    Parameters
+    ----------
+    labels : (n,) int array
+        The cluster of each item, from `merge_links`.
+    links : Links
+    embeddings : (n, d) array
+        Those that the links are of.
+    model : UniversalModel
+        Its second network judges pairs of clusters.
+    threshold : float
+        The likelihood from which two clusters are joined.
+
+    Returns
+    -------
+    (n,) int array
+    """
+    if threshold >= 1 or links.likelihood.size == 0:
+        return labels
+    rows = UnitRows.of(embeddings)
+    fragments = Fragments(labels, links, rows, Background.of(rows))
+    joined = True
+    while joined:
+        asked = fragments.candidates
+        fragments.likelihood[asked] = model.fragments.probabilities(fragments.features(asked))
+        joined = fragments.join(threshold)
+    return fragments.labels
+
+
+def _against(strangers: Floats, similarity: NDArray[np.floating]) -> Floats:
+    """0: like strangers, 1: identical."""
+    return (similarity - strangers) / (1 - strangers)
+
+
+def _sums(rows: UnitRows, labels: Labels, n_clusters: int) -> NDArray[np.float32]:
+    """The sum of the embeddings of each cluster."""
+    sums = np.zeros((n_clusters, rows.shape[1]), np.float32)
+    order = np.argsort(labels, kind="stable")
+    for start in range(0, len(order), BLOCK_ROWS):
+        part = order[start : start + BLOCK_ROWS]
+        mine = labels[part]
+        starts = np.flatnonzero(np.concatenate([[True], mine[1:] != mine[:-1]]))
+        sums[mine[starts]] += np.add.reduceat(rows[part], starts, axis=0)
+    return sums

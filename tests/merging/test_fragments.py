@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from conftest import make_faces
+from facelink import knn_graph
+from facelink.embeddings import UnitRows
+from facelink.links import Links
+from facelink.links.features import Background
+from facelink.merging.fragments import NAMES, Fragments, join_fragments
+
+
+@pytest.fixture(scope="module")
+def setting():
+    """People cut into pieces of up to three, links of random likelihood."""
+    x, truth = make_faces(n_copies=0)
+    rng = np.random.default_rng(0)
+    order = np.argsort(truth, kind="stable")
+    pieces = np.empty(len(truth), int)
+    pieces[order] = truth[order] * 100 + np.arange(len(truth)) // 3
+    graph = knn_graph(x, 12)
+    likelihood = rng.random(graph.indices.shape, np.float32)
+    return x, truth, pieces, Links(graph, likelihood)
+
+
+def fragments_of(x, labels, links):
+    rows = UnitRows(x)
+    return Fragments(labels, links, rows, Background.of(rows))
+
+
+def obvious(x, labels, links, usual):
+    """Features by pair of clusters, with loops; ``usual``: the mean similarity inside clusters."""
+    k = links.likelihood.shape[1]
+    background = Background.of(UnitRows(x))
+    spread = background.typical_spread / (1 - background.typical_center)
+    pairs = links.pairs
+    clusters = np.unique(labels)
+    members = {c: np.flatnonzero(labels == c) for c in clusters}
+
+    def against(s, *clusters):
+        center = np.mean([background.center[members[c]].mean() for c in clusters])
+        return (s - center) / (1 - center)
+
+    inside = {}
+    for c, items in members.items():
+        if len(items) > 1:
+            products = x[items] @ x[items].T
+            inside[c] = against(products[np.triu_indices(len(items), 1)].mean(), c)
+    if usual is None:
+        usual = np.average(list(inside.values()), weights=[len(members[c]) for c in inside])
+    coherence = {
+        c: max(((len(m) - 1) * inside.get(c, 0) + usual) / len(m), 0.05) for c, m in members.items()
+    }
+    between = {}
+    for a, b, p in zip(pairs.first, pairs.second, pairs.likelihood, strict=True):
+        if labels[a] != labels[b]:
+            key = tuple(sorted((labels[a], labels[b])))
+            between.setdefault(key, []).append(float(p))
+    between = {key: ps for key, ps in between.items() if max(ps) >= 0.1}
+    products = {(a, b): x[members[a]] @ x[members[b]].T for a, b in between}
+    similarity = {(a, b): against(s.mean(), a, b) for (a, b), s in products.items()}
+    listed = {(i, j) for i, row in enumerate(links.neighbors.tolist()) for j in row}
+    nearest = {
+        (a, b): against(
+            max(
+                x[i] @ x[j]
+                for i in members[a]
+                for j in members[b]
+                if (i, j) in listed or (j, i) in listed
+            ),
+            a,
+            b,
+        )
+        for a, b in between
+    }
+    agreement = {
+        (a, b): s / np.sqrt(coherence[a] * coherence[b]) for (a, b), s in similarity.items()
+    }
+    out = {}
+    for (a, b), ps in between.items():
+        large, small = (a, b) if len(members[a]) >= len(members[b]) else (b, a)
+        n, m = len(members[large]), len(members[small])
+        listable = n * m * min(1, k / (n + m - 1))
+        best = {c: max(v for pair, v in agreement.items() if c in pair) for c in (large, small)}
+        out[a, b] = [
+            np.log(n), np.log(m), similarity[a, b], coherence[large], coherence[small],
+            agreement[a, b], np.mean(ps), max(ps), nearest[a, b], sum(ps) / listable,
+            np.log(len(ps)), len(ps) / listable,
+            best[large] - agreement[a, b], best[small] - agreement[a, b], spread,
+        ]  # fmt: skip
+    return out
+
+
+def check_features(x, labels, links, fragments, usual=None):
+    wanted = obvious(x, labels, links, usual)
+    fragments.likelihood[:] = np.nan
+    chosen = fragments.candidates
+    found = fragments.features(chosen)
+    assert len(found) == len(wanted)
+    ends = fragments.first[chosen], fragments.second[chosen]
+    for a, b, values in zip(*ends, found, strict=True):
+        np.testing.assert_allclose(values, wanted[a, b], rtol=1e-3, atol=1e-4, err_msg=str((a, b)))
+
+
+def test_features_are_what_their_names_say(setting):
+    x, _, pieces, links = setting
+    fragments = fragments_of(x, pieces, links)
+    assert fragments.features(fragments.candidates).shape[1] == len(NAMES)
+    check_features(x, fragments.labels, links, fragments)
+
+
+def test_features_are_right_after_joining(setting):
+    x, _, pieces, links = setting
+    fragments = fragments_of(x, pieces, links)
+    rng = np.random.default_rng(1)
+    before = len(np.unique(fragments.labels))
+    for _ in range(3):
+        unjudged = np.isnan(fragments.likelihood)
+        fragments.likelihood[unjudged] = rng.random(unjudged.sum())
+        assert fragments.join(0.3)
+    assert len(np.unique(fragments.labels)) < before
+    sizes = np.bincount(fragments.labels, minlength=len(fragments.sizes))
+    np.testing.assert_array_equal(fragments.sizes, sizes)
+    # What is usual is that of the beginning, checked in the test above.
+    check_features(x, fragments.labels, links, fragments, fragments.usual)
+
+
+def test_only_mutual_favourites_are_joined():
+    x = np.eye(4, dtype=np.float32)
+    graph = knn_graph(x + 0.1, 3)
+    links = Links(graph, np.full((4, 3), 0.5, np.float32))
+    fragments = fragments_of(x + 0.1, np.arange(4), links)
+    likelihood = {(0, 1): 0.6, (1, 2): 0.9, (2, 3): 0.8}
+    ends = zip(fragments.first.tolist(), fragments.second.tolist(), strict=True)
+    fragments.likelihood[:] = [likelihood.get(pair, 0.0) for pair in ends]
+    assert fragments.join(0.5)
+    assert fragments.labels.tolist() == [0, 1, 1, 3]
+    # Only what has changed is asked again.
+    asked = fragments.candidates
+    assert set(zip(fragments.first[asked], fragments.second[asked], strict=True)) == {
+        (0, 1), (1, 3),
+    }  # fmt: skip
+    assert not fragments.join(0.5)
+
+
+class Judge:
+    """Clusters are one person where their similarity is above 0.3."""
+
+    def probabilities(self, features):
+        return (features[:, NAMES.index("similarity")] > 0.3).astype(float)
+
+
+def test_fragments_of_a_large_identity_are_joined_whatever_their_size():
+    """Neighbours that are all in one's own fragment but few do not keep it apart."""
+    x, truth = make_faces(sizes=(300, 200) + (5,) * 200, noise=0.5, n_copies=0)
+    graph = knn_graph(x, 20)
+    links = Links(graph, np.full(graph.indices.shape, 0.9, np.float32))
+    rng = np.random.default_rng(0)
+    pieces = truth * 10 + np.where(truth < 2, rng.integers(0, 4, len(truth)), 0)
+    model = SimpleNamespace(fragments=Judge())
+    found = join_fragments(pieces, links, x, model, threshold=0.5)
+    assert len(np.unique(found[truth == 0])) == 1
+    assert len(np.unique(found[truth == 1])) == 1
+    assert found[truth == 0][0] != found[truth == 1][0]
+    untouched = join_fragments(pieces, links, x, model, threshold=1.0)
+    np.testing.assert_array_equal(untouched, pieces)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import facelink  # noqa: E402
+from conftest import make_faces  # noqa: E402
+from facelink.errors import ModelError  # noqa: E402
+from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
+from facelink.links.perceptron import Perceptron  # noqa: E402
+from facelink.training.episodes import Collection, make_episodes  # noqa: E402
+from facelink.training.universal import train_universal  # noqa: E402
+
+SIZES = (30, 12, 9, 7, 5, 5, 4, 4, 3, 2, 2) * 4 + (1,) * 40
+
+
+def collections() -> list[Collection]:
+    made = []
+    for seed, dimension in ((1, 32), (2, 32), (3, 48)):
+        x, labels = make_faces(SIZES, dimension, noise=0.55, seed=seed)
+        made.append(Collection(f"made {seed}", x, labels, str(dimension), str(seed)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def model() -> UniversalModel:
+    return train_universal(collections(), episodes=12, seed=1)
+
+
+def test_it_clusters_what_it_has_not_seen(model):
+    for dimension in (24, 64):
+        x, truth = make_faces(SIZES, dimension, noise=0.5, seed=9)
+        found = facelink.cluster(x, model=model)
+        assert facelink.metrics.bcubed(truth, found.labels).f > 0.9
+
+
+def test_the_same_seed_gives_the_same_model(model):
+    again = train_universal(collections(), episodes=12, seed=1)
+    for name, array in model.weights.items():
+        np.testing.assert_array_equal(array, again.weights[name])
+
+
+def test_a_file_gives_the_model_again(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    again = load_model(tmp_path / "m.safetensors")
+    assert isinstance(again, UniversalModel)
+    assert again.presets == model.presets
+    assert again.context == model.context
+    assert again.about["trained on"]["collections"] == ["made 1", "made 2", "made 3"]
+    x = make_faces(dimension=20).embeddings
+    before, after = (facelink.cluster(x, model=m) for m in (model, again))
+    np.testing.assert_array_equal(before.labels, after.labels)
+    np.testing.assert_array_equal(before.confidence, after.confidence)
+
+
+def test_arrays_that_do_not_fit_are_refused(model):
+    weights = dict(model.weights)
+    weights["links.0.matrix"] = weights["links.0.matrix"][:-1]
+    with pytest.raises(ModelError, match="links"):
+        UniversalModel(weights, model.presets)
+    del weights["links.0.matrix"]
+    with pytest.raises(ModelError, match="missing"):
+        UniversalModel(weights, model.presets)
+    with pytest.raises(ModelError, match="balanced"):
+        UniversalModel(model.weights, {"mine": Preset(0.5)})
+
+
+def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
+    description = {**model.description(), "link features": ["shoe size"]}
+    monkeypatch.setattr(UniversalModel, "description", lambda self: description)
+    model.save(tmp_path / "m.safetensors")
+    monkeypatch.undo()
+    with pytest.raises(ModelError, match="other link features"):
+        load_model(tmp_path / "m.safetensors")
+
+
+def test_the_perceptron_is_the_network_that_was_trained():
+    rng = np.random.default_rng(0)
+    first, second = torch.nn.Linear(5, 7), torch.nn.Linear(7, 1)
+    arrays = {
+        "p.mean": rng.normal(size=5).astype(np.float32),
+        "p.scale": rng.random(5).astype(np.float32),
+        "p.0.matrix": first.weight.detach().numpy().T,
+        "p.0.bias": first.bias.detach().numpy(),
+        "p.1.matrix": second.weight.detach().numpy().T,
+        "p.1.bias": second.bias.detach().numpy(),
+    }
+    features = 10 * rng.normal(size=(50, 5)).astype(np.float32)
+    x = torch.from_numpy((features - arrays["p.mean"]) * arrays["p.scale"]).clamp(-6, 6)
+    with torch.no_grad():
+        wanted = torch.sigmoid(second(torch.relu(first(x))))[:, 0].numpy()
+    found = Perceptron.from_arrays(arrays, "p", 5).probabilities(features)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_episodes_are_collections_of_other_kinds():
+    given = collections()
+    episodes = make_episodes(given, 60, seed=0)
+    assert len(episodes) == 60
+    for collection, episode in zip(given, episodes, strict=False):  # first as they are
+        assert len(episode.labels) == len(collection.labels)
+    for episode in episodes:
+        lengths = np.linalg.norm(episode.embeddings.astype(np.float32), axis=1)
+        np.testing.assert_allclose(lengths, 1, atol=2e-2)
+        assert len(episode.embeddings) == len(episode.labels)
+    sizes = [np.unique(e.labels, return_counts=True)[1] for e in episodes]
+    assert max(s.max() for s in sizes) > 200  # nobody has that many photos to begin with
+    assert min(s.mean() for s in sizes) < 1.5
+    dimensions = {e.embeddings.shape[1] for e in episodes}
+    assert len(dimensions) > 2  # other embedders
+    again = make_episodes(given, 60, seed=0)
+    np.testing.assert_array_equal(episodes[-1].embeddings, again[-1].embeddings)
+
+
+def test_grown_photos_belong_to_their_person():
+    """Most items of an episode are nearest to one of their own, if they have one."""
+    shares = []
+    for episode in make_episodes(collections(), 30, seed=3)[3:]:
+        _, person, counts = np.unique(episode.labels, return_inverse=True, return_counts=True)
+        nearest = facelink.knn_graph(episode.embeddings, 1).indices[:, 0]
+        several = counts[person] > 1
+        shares.append((person[nearest] == person)[several].mean())
+    assert np.median(shares) > 0.8
