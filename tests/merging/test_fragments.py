@@ -146,6 +146,27 @@ def test_only_mutual_favourites_are_joined():
     assert not fragments.join(0.5)
 
 
+def test_a_large_cluster_takes_in_several_small_ones_at_once():
+    """In a few rounds, not in as many as there are."""
+    x, truth = make_faces((400,) + (5,) * 100, dimension=128, noise=0.3, n_copies=0)
+    graph = knn_graph(x, 20)
+    links = Links(graph, np.full(graph.indices.shape, 0.9, np.float32))
+    pieces = truth.copy()
+    loose = np.flatnonzero(truth == 0)[:200]
+    pieces[loose] = 1000 + np.arange(200)
+    fragments = fragments_of(x, pieces, links)
+    rounds, joined = 0, True
+    while joined:
+        asked = fragments.candidates
+        fragments.likelihood[asked] = Judge().probabilities(fragments.features(asked))
+        joined = fragments.join(0.5)
+        rounds += 1
+        np.testing.assert_allclose(fragments.sums.sum(axis=0), x.sum(axis=0), rtol=1e-3, atol=1e-3)
+    assert len(np.unique(fragments.labels[truth == 0])) == 1
+    assert len(np.unique(fragments.labels)) == 101
+    assert rounds < 30
+
+
 class Judge:
     """Clusters are one person where their similarity is above 0.3."""
 

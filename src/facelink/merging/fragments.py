@@ -39,6 +39,8 @@ NAMES = (
     "spread of strangers",
 )
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
+SMALL = 1 / 16  # of a cluster's size, for it to take in several at once
+GROWTH = 1 / 4  # at once, at most
 PAIRS_AT_ONCE = 16_384
 
 
@@ -184,26 +186,46 @@ class Fragments:
         return best
 
     def join(self, threshold: float) -> bool:
-        """Join the pairs that are each other's likeliest, from a likelihood on; if there are."""
+        """Join the pairs that are each other's likeliest, from a likelihood on; if there are.
+
+        A cluster also takes in others that like it best, as long as they are small beside it:
+        one by one would come to the same, and take as many rounds as a person has photos.
+        """
         likely = np.flatnonzero(self.likelihood >= threshold)
         ends = np.concatenate([self.first[likely], self.second[likely]])
         others = np.concatenate([self.second[likely], self.first[likely]])
-        order = np.lexsort((others, -np.tile(self.likelihood[likely], 2), ends))
-        ends, others = ends[order], others[order]
+        likelihood = np.tile(self.likelihood[likely], 2)
+        order = np.lexsort((others, -likelihood, ends))[::-1]  # the likeliest of each comes last
         favourite = np.full(len(self.sizes), -1)
-        favourite[ends[::-1]] = others[::-1]  # the first one of each is written last
+        favourite[ends[order]] = others[order]
+        liking = np.zeros(len(self.sizes))
+        liking[ends[order]] = likelihood[order]
+
         having = np.flatnonzero(favourite >= 0)
-        staying = having[(favourite[favourite[having]] == having) & (having < favourite[having])]
-        going = favourite[staying]
+        mutual = favourite[favourite[having]] == having
+        staying = having[mutual & (having < favourite[having])]
+        moved = np.arange(len(self.sizes))
+        moved[favourite[staying]] = staying
+
+        rest = having[~mutual]
+        rest = rest[moved[favourite[rest]] == favourite[rest]]  # whose favourite stays
+        rest = rest[self.sizes[rest] <= SMALL * self.sizes[favourite[rest]]]
+        rest = rest[np.lexsort((-liking[rest], favourite[rest]))]
+        host = favourite[rest]
+        grown = np.cumsum(self.sizes[rest])
+        starts = np.searchsorted(host, host)
+        grown -= (grown - self.sizes[rest])[starts]  # within each host
+        rest = rest[grown <= GROWTH * self.sizes[host]]
+        moved[rest] = favourite[rest]
+
+        going = np.flatnonzero(moved != np.arange(len(moved)))
         for name in ("sizes", "centers", "sums"):
             values = getattr(self, name)
-            values[staying] += values[going]
+            np.add.at(values, moved[going], values[going])
             values[going] = 0
-        moved = np.arange(len(self.sizes))
-        moved[going] = staying
         self.becomes = moved[self.becomes]
         changed = np.zeros(len(self.sizes), bool)
-        changed[staying] = changed[going] = True
+        changed[going] = changed[moved[going]] = True
         touched = changed[self.first] | changed[self.second]
         self.first, self.second = moved[self.first], moved[self.second]
         self._replace(touched)

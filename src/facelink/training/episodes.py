@@ -66,7 +66,7 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
         x, labels = _resample(x, labels, rng) if rng.random() < 0.3 else _grow(x, labels, rng)
         if len(x) < ENOUGH or len(np.unique(labels)) == len(x):
             continue
-        if rng.random() < 0.25:
+        if rng.random() < 0.35:
             x = _another_embedder(x, rng)
         episodes.append(_episode(x, labels, rng))
     return episodes
@@ -204,22 +204,23 @@ def _with_junk(x: Floats, rng: Rng) -> Floats:
 
 
 def _another_embedder(x: Floats, rng: Rng) -> Floats:
-    """As another embedder might see them: off centre, flatter, one-sided, other dimensions."""
+    """As another embedder might see them: off centre, one-sided, in fewer dimensions that count."""
     dimension = x.shape[1]
     manner = rng.integers(4)
     if manner == 0:
         x = x + rng.uniform(0.3, 2) * _unit(_noise(1, x, rng))
     elif manner == 1:
-        narrower = max(8, int(dimension * rng.uniform(0.3, 0.8)))
+        narrower = max(8, int(dimension * rng.uniform(0.15, 0.8)))
         x = x @ rng.normal(size=(dimension, narrower))
     elif manner == 2:
-        x = np.maximum(x @ rng.normal(size=(dimension, dimension)) + rng.uniform(-0.5, 0.5), 0)
+        other = max(8, int(dimension * rng.uniform(0.4, 1.2)))
+        x = np.maximum(x @ rng.normal(size=(dimension, other)) + rng.uniform(-0.5, 0.5), 0)
     else:
         mean = x.mean(axis=0)
         some = x[rng.integers(len(x), size=min(len(x), 2000))]
         _, scales, axes = np.linalg.svd(some - mean, full_matrices=False)
-        flatter = (scales / scales[0]) ** rng.uniform(0.4, 1.0)
-        x = ((x - mean) @ axes.T) * flatter
+        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(-0.5, 2.0)
+        x = ((x - mean) @ axes.T) * steeper
         if rng.random() < 0.5:
             x = x @ axes + mean * rng.uniform(0, 2)
     x = _unit(x)
