@@ -168,10 +168,10 @@ def test_a_large_cluster_takes_in_several_small_ones_at_once():
 
 
 class Judge:
-    """Clusters are one person where their similarity is above 0.3."""
+    """Clusters are one person where their similarity is above 0.5."""
 
     def probabilities(self, features):
-        return (features[:, NAMES.index("similarity")] > 0.3).astype(float)
+        return (features[:, NAMES.index("similarity")] > 0.5).astype(float)
 
 
 def test_fragments_of_a_large_identity_are_joined_whatever_their_size():

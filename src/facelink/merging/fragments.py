@@ -39,6 +39,7 @@ NAMES = (
     "spread of strangers",
 )
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
+CAUTION = 0.2  # the larger the clusters, the more items a wrong join spoils: the surer to be
 SMALL = 1 / 16  # of a cluster's size, for it to take in several at once
 GROWTH = 1 / 4  # at once, at most
 PAIRS_AT_ONCE = 16_384
@@ -191,7 +192,8 @@ class Fragments:
         A cluster also takes in others that like it best, as long as they are small beside it:
         one by one would come to the same, and take as many rounds as a person has photos.
         """
-        likely = np.flatnonzero(self.likelihood >= threshold)
+        larger = np.maximum(self.sizes[self.first], self.sizes[self.second])
+        likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / larger**CAUTION)
         ends = np.concatenate([self.first[likely], self.second[likely]])
         others = np.concatenate([self.second[likely], self.first[likely]])
         likelihood = np.tile(self.likelihood[likely], 2)
@@ -252,7 +254,8 @@ def join_fragments(
     model : UniversalModel
         Its second network judges pairs of clusters.
     threshold : float
-        The likelihood from which two clusters are joined.
+        The likelihood from which two single items are joined; the larger the
+        clusters, the higher.
 
     Returns
     -------
