@@ -1,4 +1,4 @@
-"""Draw docs/universal.png and docs/reliability.png from results/universal_*.json.
+"""Draw docs/universal.png and docs/reliability.png from results/universal_*.json, print the tables.
 
 Needs matplotlib: pip install '.[bench]'.
 """
@@ -18,10 +18,7 @@ OURS, BEST, OTHERS = "#123f6b", "#c2571a", "#b8bec6"
 
 
 def draw_accuracy() -> None:
-    groups, compared = (
-        json.loads((RESULTS / f"universal_{part}.json").read_text())["rows"]
-        for part in ("groups", "peers")
-    )
+    groups, compared = rows_of("groups"), rows_of("peers")
     ours = {row["collection"]: row for row in groups if row["method"] == "facelink"}
     collections = sorted(ours, key=lambda name: ours[name]["BCubed F"])
     peers = {name: [row for row in compared if row["collection"] == name] for name in collections}
@@ -81,7 +78,38 @@ def pooled(parts: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     return likelihood, true
 
 
+def rows_of(part: str) -> list[dict]:
+    path = RESULTS / f"universal_{part}.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def print_tables() -> None:
+    """Each part beside the best peer (tuned, by BCubed F): BCubed F / pairwise F."""
+    peers = rows_of("peers")
+    for part in ("groups", "embedders", "halves"):
+        print(f"\n{part}\n| collection | facelink | purity | best tuned peer |\n|---|---|---|---|")
+        rows = rows_of(part)
+        sums = np.zeros((3, 2))
+        for name in dict.fromkeys(row["collection"] for row in rows):
+            tested = f"{name}, half" if part == "halves" else name
+            compared = [row for row in peers if row["collection"] == tested]
+            if not compared:
+                continue
+            best = max(compared, key=lambda row: row["BCubed F"])
+            balanced, pure = (
+                next(r for r in rows if (r["collection"], r["method"]) == (name, method))
+                for method in ("facelink", "facelink, purity")
+            )
+            values = [(r["BCubed F"], r["pairwise F"]) for r in (balanced, pure, best)]
+            sums += np.array(values)
+            cells = [f"{b:.3f} / {p:.3f}" for b, p in values]
+            print(f"| {name} | {' | '.join(cells)} {best['method'].removesuffix(' (oracle)')} |")
+        count = max(len({r["collection"] for r in rows}), 1)
+        print("| mean | " + " | ".join(f"{b:.3f} / {p:.3f}" for b, p in sums / count) + " |")
+
+
 if __name__ == "__main__":
+    print_tables()
     draw_accuracy()
     draw_reliability()
     print(*pooled(json.loads((RESULTS / "universal_reliability.json").read_text())), sep="\n")
