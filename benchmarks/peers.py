@@ -49,7 +49,7 @@ def ahc(x: np.ndarray, graph: KnnGraph) -> Labelings:
     """Average-linkage agglomerative clustering of the full distance matrix."""
     distances = np.maximum(1 - x @ x.T, 0)
     tree = linkage(distances[np.triu_indices(len(x), 1)].astype(np.float64), "average")
-    for threshold in np.arange(0.30, 1.00, 0.02):
+    for threshold in np.arange(0.06, 1.00, 0.02):
         yield f"{threshold:.2f}", fcluster(tree, threshold, "distance")
 
 
@@ -178,4 +178,4 @@ def oracle_rows(
             if scores["BCubed F"] > highest:
                 highest = scores["BCubed F"]
                 best = {**scores, "knob": knob}
-        yield {"method": f"{name} (oracle)", **best}
+        yield {"method": name if best["knob"] == "default" else f"{name} (oracle)", **best}

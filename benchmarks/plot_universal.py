@@ -89,7 +89,7 @@ def print_tables() -> None:
     for part in ("groups", "embedders", "halves"):
         print(f"\n{part}\n| collection | facelink | purity | best tuned peer |\n|---|---|---|---|")
         rows = rows_of(part)
-        sums = np.zeros((3, 2))
+        sums, count = np.zeros((3, 2)), 0
         for name in dict.fromkeys(row["collection"] for row in rows):
             tested = f"{name}, half" if part == "halves" else name
             compared = [row for row in peers if row["collection"] == tested]
@@ -104,8 +104,9 @@ def print_tables() -> None:
             sums += np.array(values)
             cells = [f"{b:.3f} / {p:.3f}" for b, p in values]
             print(f"| {name} | {' | '.join(cells)} {best['method'].removesuffix(' (oracle)')} |")
-        count = max(len({r["collection"] for r in rows}), 1)
-        print("| mean | " + " | ".join(f"{b:.3f} / {p:.3f}" for b, p in sums / count) + " |")
+            count += 1
+        mean = sums / max(count, 1)
+        print("| mean | " + " | ".join(f"{b:.3f} / {p:.3f}" for b, p in mean) + " |")
 
 
 if __name__ == "__main__":

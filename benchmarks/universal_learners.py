@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import average_precision_score
+from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -53,7 +54,9 @@ def perceptron(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
 def boosted(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
     examples = [link_examples(*pair) for pair in zip(made, graphs, strict=True)]
     x, truth, importance = (np.concatenate(part) for part in zip(*examples, strict=True))
-    trees = HistGradientBoostingClassifier(max_iter=300, learning_rate=0.1, max_leaf_nodes=31)
+    trees = HistGradientBoostingClassifier(
+        max_iter=300, learning_rate=0.1, max_leaf_nodes=31, early_stopping=False, random_state=0
+    )
     trees.fit(x, truth, sample_weight=importance)
 
     def score(features: LinkFeatures, graph: KnnGraph, start: int, stop: int) -> np.ndarray:
@@ -146,10 +149,11 @@ def main() -> None:
                 graph = facelink.knn_graph(collection.embeddings, K)
                 features = LinkFeatures(UnitRows(collection.embeddings), graph)
                 began = time.perf_counter()
-                parts = [
-                    scorer(features, graph, start, min(start + 64, graph.n_items))
-                    for start in range(0, graph.n_items, 64)
-                ]
+                with threadpool_limits(1):
+                    parts = [
+                        scorer(features, graph, start, min(start + 64, graph.n_items))
+                        for start in range(0, graph.n_items, 64)
+                    ]
                 seconds = time.perf_counter() - began
                 likelihood = np.concatenate(parts).reshape(graph.indices.shape)
                 truth = collection.labels

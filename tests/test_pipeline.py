@@ -68,6 +68,39 @@ def test_strangers_stay_strangers():
     assert len(np.unique(found.labels)) > 1900
 
 
+def test_a_few_strangers_are_not_made_into_one_person(sample):
+    _, first = np.unique(sample.labels, return_index=True)
+    rng = np.random.default_rng(0)
+    for n_items in (20, 30, 60):
+        for _ in range(4):
+            strangers = sample.embeddings[rng.choice(first, n_items, replace=False)]
+            labels = facelink.cluster(strangers).labels
+            assert np.bincount(labels).max() < n_items / 2
+
+
+def test_items_that_are_all_equally_far_are_alone():
+    found = facelink.cluster(np.eye(300))
+    assert len(np.unique(found.labels)) == 300
+    assert found.notes == ("No two items look like one person.",)
+
+
+@pytest.mark.parametrize("constant", [3, 30, 100])
+def test_embeddings_that_lie_close_together_are_as_good(sample, constant):
+    """A constant coordinate brings all similarities close to 1, in the same order."""
+    x = sample.embeddings[:900].astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    shifted = np.hstack([x, np.full((len(x), 1), constant)])
+    labels = facelink.cluster(shifted).labels
+    assert bcubed(sample.labels[:900], labels).f > 0.97
+
+
+def test_the_number_of_threads_does_not_matter(sample):
+    x = sample.embeddings[:1500]
+    one, two = (facelink.cluster(x, n_threads=n) for n in (1, 2))
+    np.testing.assert_array_equal(one.labels, two.labels)
+    np.testing.assert_array_equal(one.confidence, two.confidence)
+
+
 def test_it_says_when_a_collection_is_unlike_those_it_knows(sample):
     rng = np.random.default_rng(0)
     x = sample.embeddings[:60].astype(np.float32)
@@ -130,7 +163,16 @@ def test_options_are_refused_before_any_work(sample):
         facelink.cluster(
             sample.embeddings, options={"threshold": 5}, progress=lambda *r: seen.append(r)
         )
+    with pytest.raises(InputError, match="threshold should be"):
+        facelink.cluster(sample.embeddings, options={"threshold": "0.6"})
     assert seen == []
+
+
+def test_a_lower_threshold_leaves_the_joining_alone(sample):
+    x = sample.embeddings[:1500]
+    sure = facelink.load_model("universal").presets["balanced"]
+    same = facelink.cluster(x, options={"threshold": sure.threshold})
+    np.testing.assert_array_equal(same.labels, facelink.cluster(x).labels)
 
 
 def test_confidence_by_hand():

@@ -27,6 +27,7 @@ _HOMES = {
     "UniversalModel": "facelink.links",
     "cluster": "facelink.pipeline",
     "errors": "facelink.errors",
+    "join_fragments": "facelink.merging",
     "knn_graph": "facelink.neighbors",
     "load_model": "facelink.links",
     "load_sample": "facelink.data.sample",
@@ -47,6 +48,7 @@ __all__ = [
     "UniversalModel",
     "cluster",
     "errors",
+    "join_fragments",
     "knn_graph",
     "load_model",
     "load_sample",
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
         load_model,
         score_links,
     )
-    from facelink.merging import merge_links
+    from facelink.merging import join_fragments, merge_links
     from facelink.neighbors import KnnGraph, knn_graph
     from facelink.pipeline import Clustering, cluster
     from facelink.subgraphs import Context

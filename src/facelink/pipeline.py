@@ -18,7 +18,7 @@ from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
 from facelink.subgraphs import Context
 
-LITTLE = 20  # items; below it there is hardly any context to read
+LITTLE = 60  # items; below it there is hardly any context to read
 NEAR_COPY = 0.95  # how far the nearest is on the way from the last neighbour to a copy
 UNSURE = 0.4  # share of items
 
@@ -74,7 +74,8 @@ def cluster(
         How links are merged; see `merge_links`.
     options : mapping, optional
         Options of the method, for experts: ``{"threshold": 0.6}`` instead of
-        the preset's likelihood; clusters are not joined from a lower one.
+        the preset's likelihood; where it is higher, clusters are not joined
+        from a lower one either.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -97,9 +98,11 @@ def cluster(
     model.check_dimension(embeddings.shape[1])
     sure = model.preset(preset)
     context = context or model.context
-    joining = max(sure.joining, (options or {}).get("threshold", 0))
     options = {"threshold": sure.threshold, **(options or {})}
     check_merging(method, options)
+    # Whoever asks for surer links does not want clusters joined on less.
+    stricter = options["threshold"] > sure.threshold
+    joining = max(sure.joining, options["threshold"]) if stricter else sure.joining
 
     # An exact copy is the same person: only the first of its kind is clustered.
     rows = UnitRows(embeddings)
@@ -115,7 +118,7 @@ def cluster(
     # 4. Merge the links into clusters, and clusters that are fragments of one person.
     labels = merge_links(links, method, **options)
     if isinstance(model, UniversalModel) and method == "map-equation":
-        labels = join_fragments(labels, links, items, model, threshold=joining)
+        labels = join_fragments(labels, links, items, model, threshold=joining, n_threads=n_threads)
 
     confidence = confidence_of(links, labels)
     notes = graph.notes + notes_on(len(group), len(first_copy)) + notes_on_links(links)

@@ -84,6 +84,12 @@ def test_somebody_elses_safetensors_says_so(tmp_path):
         ({"architecture": {"dimension": 7}}, "is damaged"),
         ({"architecture": {"depth": 7}}, "is damaged"),
         ({"context": {"hops": []}}, "is damaged"),
+        ({"context": {"hops": [10**12]}}, "is damaged"),
+        ({"presets": []}, "is damaged"),
+        ({"presets": {"balanced": {"threshold": 7}}}, "is damaged"),
+        ({"presets": {"balanced": {"threshold": "0.7"}}}, "is damaged"),
+        ({"kind": ["gcn"]}, "of kind"),
+        ({"architecture": {"dimension": 6, "widths": [float("inf")]}}, "is damaged"),
         ({"architecture": {"dimension": 6, "widths": ["wide"]}}, "is damaged"),
     ],
 )

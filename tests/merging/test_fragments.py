@@ -50,7 +50,8 @@ def obvious(x, labels, links, usual):
             products = x[items] @ x[items].T
             inside[c] = against(products[np.triu_indices(len(items), 1)].mean(), c)
     if usual is None:
-        usual = np.average(list(inside.values()), weights=[len(members[c]) for c in inside])
+        weights = [len(members[c]) for c in inside]
+        usual = np.average([*inside.values(), 0.6], weights=[*weights, 50])
     coherence = {
         c: max(((len(m) - 1) * inside.get(c, 0) + usual) / len(m), 0.05) for c, m in members.items()
     }
@@ -165,6 +166,19 @@ def test_a_large_cluster_takes_in_several_small_ones_at_once():
     assert len(np.unique(fragments.labels[truth == 0])) == 1
     assert len(np.unique(fragments.labels)) == 101
     assert rounds < 30
+
+
+def test_nobody_is_lost_where_one_joins_another_that_joins_a_third():
+    sizes = (400, 20, 1, 380)
+    x, truth = make_faces(sizes, dimension=16, n_copies=0)
+    graph = knn_graph(x, 200)
+    fragments = fragments_of(x, truth, Links(graph, np.full(graph.indices.shape, 0.9, np.float32)))
+    likelihood = {(0, 3): 0.999, (0, 1): 0.99, (1, 2): 0.98}
+    ends = zip(fragments.first.tolist(), fragments.second.tolist(), strict=True)
+    fragments.likelihood[:] = [likelihood.get(pair, 0.0) for pair in ends]
+    assert fragments.join(0.3)
+    now = np.bincount(fragments.labels, minlength=len(sizes))
+    np.testing.assert_array_equal(fragments.sizes, now)
 
 
 class Judge:

@@ -90,9 +90,11 @@ class Background:
 
         for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
             pass
-        typical = max(float(np.median(spread)), 1e-3)
+        # Embeddings may lie close together: what is small is small beside 1 - similarity.
+        room = max(1 - float(np.median(center)), 1e-6)
+        typical = max(float(np.median(spread)), 1e-3 * room)
         np.maximum(spread, 0.3 * typical, out=spread)
-        np.minimum(center, 0.999, out=center)
+        np.minimum(center, 1 - 1e-3 * room, out=center)
         return cls(center, spread, float(np.median(center)), typical)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +25,7 @@ from facelink.links.perceptron import Perceptron
 from facelink.subgraphs import Context
 
 FORMAT = 1
+MOST_NEIGHBORS = 10_000
 SUFFIX = ".safetensors"
 DEFAULT_MODEL = "universal"
 DEFAULT_PRESET = "balanced"
@@ -121,6 +122,11 @@ class Preset:
 
     threshold: float
     joining: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("threshold", self.threshold), ("joining", self.joining)):
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ModelError(f"{name} of a preset should be from 0 to 1, got {value!r}")
 
 
 class Model(ABC):
@@ -241,7 +247,11 @@ class GcnModel(Model):
             )
 
     def description(self) -> dict[str, Any]:
-        return {"architecture": asdict(self.architecture), "context": asdict(self.context)}
+        return {
+            "architecture": asdict(self.architecture),
+            "context": asdict(self.context),
+            "presets": _as_plain(self.presets),
+        }
 
     @classmethod
     def from_file(
@@ -251,7 +261,10 @@ class GcnModel(Model):
         about: Mapping[str, Any],
     ) -> GcnModel:
         architecture = Architecture(**description["architecture"])
-        return cls(architecture, weights, Context(**description["context"]), about)
+        model = cls(architecture, weights, _context(description), about)
+        # Files of before presets have none.
+        given = description.get("presets")
+        return model if given is None else replace(model, presets=_presets(given))
 
 
 @dataclass(frozen=True)
@@ -298,7 +311,7 @@ class UniversalModel(Model):
     def description(self) -> dict[str, Any]:
         return {
             "context": asdict(self.context),
-            "presets": {name: asdict(preset) for name, preset in self.presets.items()},
+            "presets": _as_plain(self.presets),
             "link features": list(LINK_FEATURES),
             "fragment features": list(_fragment_features()),
         }
@@ -313,8 +326,25 @@ class UniversalModel(Model):
         for name, ours in (("link", LINK_FEATURES), ("fragment", _fragment_features())):
             if description[f"{name} features"] != list(ours):
                 raise ModelError(f"it reads other {name} features than this version computes")
-        presets = {name: Preset(**values) for name, values in description["presets"].items()}
-        return cls(weights, presets, Context(**description["context"]), about)
+        unknown = [name for name in weights if not name.startswith(("links.", "fragments."))]
+        if unknown:
+            raise ModelError(f"nothing is known of the array {unknown[0]}")
+        return cls(weights, _presets(description["presets"]), _context(description), about)
+
+
+def _as_plain(presets: Mapping[str, Preset]) -> dict[str, dict[str, float]]:
+    return {name: asdict(preset) for name, preset in presets.items()}
+
+
+def _presets(plain: Mapping[str, Mapping[str, float]]) -> dict[str, Preset]:
+    return {name: Preset(**values) for name, values in plain.items()}
+
+
+def _context(description: Mapping[str, Any]) -> Context:
+    context = Context(**description["context"])
+    if context.k > MOST_NEIGHBORS:  # a file should not ask for all the memory there is
+        raise ModelError(f"it asks for {context.k:,} neighbours per item")
+    return context
 
 
 def _fragment_features() -> tuple[str, ...]:
@@ -379,12 +409,12 @@ def _parse(content: bytes, origin: str) -> Model:
     try:
         description = json.loads(header["__metadata__"]["facelink"])
         kind, version = description["kind"], description["format"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise ModelError(
             f"{origin!r} is a safetensors file, but not a facelink model: it has no such metadata. "
             "Models are written by: facelink train"
         ) from None
-    if kind not in KINDS or version != FORMAT:
+    if not isinstance(kind, str) or kind not in KINDS or version != FORMAT:
         raise ModelError(
             f"{origin!r} is a facelink model of kind {kind!r}, format {version!r}; this version "
             f"reads the kinds {', '.join(map(repr, KINDS))}, format {FORMAT}. Update facelink, or "
@@ -394,7 +424,7 @@ def _parse(content: bytes, origin: str) -> Model:
         about = {"name": Path(origin).stem, **description["about"]}
         weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
         return KINDS[kind].from_file(description, weights, about)
-    except (KeyError, TypeError, ValueError, ModelError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ModelError) as error:
         raise ModelError(
             f"{origin!r} says it is a facelink model, but it is damaged: {error}."
         ) from None

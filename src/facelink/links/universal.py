@@ -18,6 +18,7 @@ from facelink.links.model import UniversalModel
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, watch
 
+STRANGER = 1e-5  # similarity, 0 being a stranger's
 PIVOTS = 64  # whose links are scored at once: their features stay in the cache
 
 
@@ -58,3 +59,5 @@ class UniversalScorer:
         done = in_threads(score_block, blocks(len(out), PIVOTS), n_threads=self.n_threads)
         for _ in watch(done, "links", len(out), progress):
             pass
+        # Whoever is no nearer than a stranger is no neighbour: all may be equally far.
+        out[self.features.similarity < STRANGER] = 0

@@ -13,10 +13,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from facelink.compiled import blocks, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel
 from facelink.links.features import BLOCK_ROWS, Background
 from facelink.links.pairs import join_directions
+from facelink.links.perceptron import Perceptron
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -40,6 +42,7 @@ NAMES = (
 )
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
 CAUTION = 0.2  # the larger the clusters, the more items a wrong join spoils: the surer to be
+USUAL, ASSUMED = 0.6, 50  # the coherence of a person, as if this many items had shown it
 SMALL = 1 / 16  # of a cluster's size, for it to take in several at once
 GROWTH = 1 / 4  # at once, at most
 PAIRS_AT_ONCE = 16_384
@@ -73,9 +76,11 @@ class Fragments:
         self.sums = _sums(rows, self.cluster_of, len(self.sizes))  # (clusters, d)
         # How similar strangers are to its items, summed.
         self.centers = np.bincount(self.cluster_of, weights=background.center)
-        several = self.sizes > 1
-        inside = self._inside(np.flatnonzero(several))
-        self.usual = np.average(inside, weights=self.sizes[several]) if several.any() else 0.6
+        several = np.flatnonzero(self.sizes > 1)
+        weights = self.sizes[several]
+        # A few clusters, perhaps wrong ones, do not say what is usual.
+        known = USUAL * ASSUMED + weights @ self._inside(several)
+        self.usual = known / (ASSUMED + weights.sum())
 
         # Of each pair of clusters that have a link: likelihoods summed, the highest, the
         # highest similarity, links counted; whether they are one person, if judged.
@@ -126,6 +131,17 @@ class Fragments:
         self.likelihood = np.concatenate([self.likelihood[~touched], unknown])
         self.first = np.concatenate([self.first[~touched], first[starts]])
         self.second = np.concatenate([self.second[~touched], second[starts]])
+
+    def judge(self, network: Perceptron, *, n_threads: int | None = None) -> None:
+        """Ask the network about the candidates."""
+        asked = self.candidates
+        features = self.features(asked)
+
+        def work(block: slice) -> None:
+            self.likelihood[asked[block]] = network.probabilities(features[block])
+
+        for _ in in_threads(work, blocks(len(asked), PAIRS_AT_ONCE), n_threads=n_threads):
+            pass
 
     def features(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
         """What some pairs of clusters look like: (pairs, features), in the order of `NAMES`."""
@@ -190,7 +206,7 @@ class Fragments:
         """Join the pairs that are each other's likeliest, from a likelihood on; if there are.
 
         A cluster also takes in others that like it best, as long as they are small beside it:
-        one by one would come to the same, and take as many rounds as a person has photos.
+        one by one would come to nearly the same, and take as many rounds as a person has photos.
         """
         larger = np.maximum(self.sizes[self.first], self.sizes[self.second])
         likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / larger**CAUTION)
@@ -218,6 +234,7 @@ class Fragments:
         starts = np.searchsorted(host, host)
         grown -= (grown - self.sizes[rest])[starts]  # within each host
         rest = rest[grown <= GROWTH * self.sizes[host]]
+        rest = rest[~np.isin(favourite[rest], rest)]  # whose favourite stays here too
         moved[rest] = favourite[rest]
 
         going = np.flatnonzero(moved != np.arange(len(moved)))
@@ -241,6 +258,7 @@ def join_fragments(
     model: UniversalModel,
     *,
     threshold: float,
+    n_threads: int | None = None,
 ) -> Labels:
     """Join clusters for as long as two of them are likely enough to be one person.
 
@@ -256,6 +274,8 @@ def join_fragments(
     threshold : float
         The likelihood from which two single items are joined; the larger the
         clusters, the higher.
+    n_threads : int, optional
+        All cores of the process by default. The result does not depend on it.
 
     Returns
     -------
@@ -264,11 +284,10 @@ def join_fragments(
     if threshold >= 1 or links.likelihood.size == 0:
         return labels
     rows = UnitRows.of(embeddings)
-    fragments = Fragments(labels, links, rows, Background.of(rows))
+    fragments = Fragments(labels, links, rows, Background.of(rows, n_threads=n_threads))
     joined = True
     while joined:
-        asked = fragments.candidates
-        fragments.likelihood[asked] = model.fragments.probabilities(fragments.features(asked))
+        fragments.judge(model.fragments, n_threads=n_threads)
         joined = fragments.join(threshold)
     return fragments.labels
 

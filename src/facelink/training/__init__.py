@@ -1,4 +1,4 @@
-"""Training models of the paper's kind. Needs torch."""
+"""Training models, the paper's and the universal one. Needs torch."""
 
 from facelink.errors import MissingExtraError
 

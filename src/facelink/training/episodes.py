@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from facelink.errors import InputError
+
 Rng = np.random.Generator
 Floats = NDArray[np.floating]
 Labels = NDArray[np.int64]
@@ -25,6 +27,7 @@ Labels = NDArray[np.int64]
 LARGEST = 9000  # items of an episode, about
 MOST_PHOTOS = 1000  # of one person
 ENOUGH = 60  # items of an episode at least
+TRIES = 200  # to make one
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,26 @@ class Episode:
 
 
 def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> list[Episode]:
-    """Every collection as it is, and others made of them: ``count`` in all."""
+    """Every collection as it is, and others made of them: ``count`` in all, or as many as given."""
     rng = np.random.default_rng([seed, 0xE915])
     episodes = [_episode(c.embeddings, c.labels, rng) for c in collections]
+    in_vain = 0
     while len(episodes) < count:
+        if in_vain > TRIES:
+            raise InputError(
+                f"No collections of {ENOUGH} items or more, some of them of one person, can be "
+                "made of these. Give larger ones."
+            )
+        in_vain += 1
         x, labels = _mixture(collections, rng)
         x, labels = _resample(x, labels, rng) if rng.random() < 0.3 else _grow(x, labels, rng)
         if len(x) < ENOUGH or len(np.unique(labels)) == len(x):
             continue
         if rng.random() < 0.35:
             x = _another_embedder(x, rng)
-        episodes.append(_episode(x, labels, rng))
+        there = x.any(axis=1)  # one-sided features may leave nothing of an item
+        episodes.append(_episode(x[there], labels[there], rng))
+        in_vain = 0
     return episodes
 
 
