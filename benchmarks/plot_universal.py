@@ -20,7 +20,10 @@ OURS, BEST, OTHERS = "#123f6b", "#c2571a", "#b8bec6"
 def draw_accuracy() -> None:
     groups, compared = rows_of("groups"), rows_of("peers")
     ours = {row["collection"]: row for row in groups if row["method"] == "facelink"}
-    collections = sorted(ours, key=lambda name: ours[name]["BCubed F"])
+    collections = sorted(
+        ours.keys() & {row["collection"] for row in compared},
+        key=lambda name: ours[name]["BCubed F"],
+    )
     peers = {name: [row for row in compared if row["collection"] == name] for name in collections}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, dpi=160)
     for axis, measure in zip(axes, ("BCubed F", "pairwise F"), strict=True):

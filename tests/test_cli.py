@@ -243,7 +243,7 @@ def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProces
     else:
         time.sleep(2.5)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(arguments, process.returncode, out, heard + err)
 
 

@@ -76,7 +76,7 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
         x, labels = _resample(x, labels, rng) if rng.random() < 0.3 else _grow(x, labels, rng)
         if len(x) < ENOUGH or len(np.unique(labels)) == len(x):
             continue
-        if rng.random() < 0.35:
+        if rng.random() < 0.25:
             x = _another_embedder(x, rng)
         there = x.any(axis=1)  # one-sided features may leave nothing of an item
         episodes.append(_episode(x[there], labels[there], rng))
@@ -222,16 +222,15 @@ def _another_embedder(x: Floats, rng: Rng) -> Floats:
     if manner == 0:
         x = x + rng.uniform(0.3, 2) * _unit(_noise(1, x, rng))
     elif manner == 1:
-        narrower = max(8, int(dimension * rng.uniform(0.15, 0.8)))
+        narrower = max(8, int(dimension * rng.uniform(0.3, 0.8)))
         x = x @ rng.normal(size=(dimension, narrower))
     elif manner == 2:
-        other = max(8, int(dimension * rng.uniform(0.4, 1.2)))
-        x = np.maximum(x @ rng.normal(size=(dimension, other)) + rng.uniform(-0.5, 0.5), 0)
+        x = np.maximum(x @ rng.normal(size=(dimension, dimension)) + rng.uniform(-0.5, 0.5), 0)
     else:
         mean = x.mean(axis=0)
         some = x[rng.integers(len(x), size=min(len(x), 2000))]
         _, scales, axes = np.linalg.svd(some - mean, full_matrices=False)
-        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(-0.5, 2.0)
+        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(0.4, 1.0)
         x = ((x - mean) @ axes.T) * steeper
         if rng.random() < 0.5:
             x = x @ axes + mean * rng.uniform(0, 2)

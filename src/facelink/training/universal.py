@@ -31,7 +31,7 @@ PIVOTS = 200  # of each episode whose links are learned from
 CANDIDATES = 4000  # pairs of clusters of each episode and round that are learned from
 ROUNDS = 2
 BATCH = 4096
-PRESETS = {"balanced": Preset(0.6, 0.4), "purity": Preset(0.9, 0.8)}
+PRESETS = {"balanced": Preset(0.7, 0.25), "purity": Preset(0.9, 0.8)}
 
 Floats = NDArray[np.float32]
 
