@@ -26,7 +26,7 @@ def collections() -> list[Collection]:
 
 @pytest.fixture(scope="module")
 def model() -> UniversalModel:
-    return train_universal(collections(), episodes=12, seed=1)
+    return train_universal(collections(), episodes=24, seed=1)
 
 
 def test_it_clusters_what_it_has_not_seen(model):
@@ -37,7 +37,7 @@ def test_it_clusters_what_it_has_not_seen(model):
 
 
 def test_the_same_seed_gives_the_same_model(model):
-    again = train_universal(collections(), episodes=12, seed=1)
+    again = train_universal(collections(), episodes=24, seed=1)
     for name, array in model.weights.items():
         np.testing.assert_array_equal(array, again.weights[name])
 
@@ -107,7 +107,7 @@ def test_episodes_are_collections_of_other_kinds():
         assert len(episode.embeddings) == len(episode.labels)
     sizes = [np.unique(e.labels, return_counts=True)[1] for e in episodes]
     assert max(s.max() for s in sizes) > 200  # nobody has that many photos to begin with
-    assert min(s.mean() for s in sizes) < 1.5
+    assert min(s.mean() for s in sizes) < 2  # most of them alone; four photos each to begin with
     dimensions = {e.embeddings.shape[1] for e in episodes}
     assert len(dimensions) > 2  # other embedders
     again = make_episodes(given, 60, seed=0)
