@@ -87,12 +87,13 @@ def rows_of(part: str) -> list[dict]:
 
 
 def print_tables() -> None:
-    """Each part beside the best peer (tuned, by BCubed F): BCubed F / pairwise F."""
+    """Each part beside the best peer (tuned, by BCubed F): BCubed F / pairwise F / BCubed P."""
+    measures = ("BCubed F", "pairwise F", "BCubed P")
     peers = rows_of("peers")
     for part in ("groups", "embedders", "halves"):
         print(f"\n{part}\n| collection | facelink | purity | best tuned peer |\n|---|---|---|---|")
         rows = rows_of(part)
-        sums, count = np.zeros((3, 2)), 0
+        sums, count = np.zeros((3, 3)), 0
         for name in dict.fromkeys(row["collection"] for row in rows):
             tested = f"{name}, half" if part == "halves" else name
             compared = [row for row in peers if row["collection"] == tested]
@@ -103,13 +104,14 @@ def print_tables() -> None:
                 next(r for r in rows if (r["collection"], r["method"]) == (name, method))
                 for method in ("facelink", "facelink, purity")
             )
-            values = [(r["BCubed F"], r["pairwise F"]) for r in (balanced, pure, best)]
+            values = [[r[measure] for measure in measures] for r in (balanced, pure, best)]
             sums += np.array(values)
-            cells = [f"{b:.3f} / {p:.3f}" for b, p in values]
-            print(f"| {name} | {' | '.join(cells)} {best['method'].removesuffix(' (oracle)')} |")
+            cells = [" / ".join(f"{value:.3f}" for value in row) for row in values]
+            print(f"| {name} | {' | '.join(cells)} ({best['method'].removesuffix(' (oracle)')}) |")
             count += 1
         mean = sums / max(count, 1)
-        print("| mean | " + " | ".join(f"{b:.3f} / {p:.3f}" for b, p in mean) + " |")
+        cells = [" / ".join(f"{value:.3f}" for value in row) for row in mean]
+        print(f"| mean | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, metavar="DATA_DIR")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--episodes", type=int, default=700)
     parser.add_argument("--models", type=Path, default=Path("universal-models"), metavar="DIR")
     parser.add_argument("--resume", action="store_true",
                         help="keep the rows of peers that were saved before")  # fmt: skip

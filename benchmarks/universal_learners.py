@@ -2,12 +2,13 @@
 
     python benchmarks/universal_learners.py DATA_DIR [--groups celebs800 celeba]
 
-The same episodes, features and weights for three learners: the multilayer perceptron
-that facelink has, gradient-boosted trees, and graph convolutions over the pivot's
-subgraph with these features at its nodes. Trained without one group of collections,
-they score the links of that group: average precision, BCubed and pairwise F with the
-map equation at the best of several thresholds (the ranking is compared, not the
-calibration), and the time per link on one thread. Saves results/universal_learners.*.
+The same episodes, features and weights for four learners: a multilayer perceptron, the
+same with the further looks that facelink gives it, gradient-boosted trees, and graph
+convolutions over the pivot's subgraph with these features at its nodes. Trained without
+one group of collections, they score the links of that group: average precision, BCubed
+and pairwise F with the map equation at the best of several thresholds (the ranking is
+compared, not the calibration), and the time per link on one thread. Saves
+results/universal_learners.*.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,39 +32,70 @@ from facelink import Context, KnnGraph, Links
 from facelink.embeddings import UnitRows
 from facelink.links.features import NAMES, LinkFeatures
 from facelink.links.perceptron import FARTHEST, Perceptron
+from facelink.links.refinement import NAMES as SURROUNDINGS
+from facelink.links.universal import first_look, look_again
 from facelink.metrics import bcubed, pairwise
 from facelink.progress import silent
 from facelink.subgraphs import build_subgraphs
-from facelink.training.episodes import Episode, make_episodes
+from facelink.training.episodes import make_episodes
 from facelink.training.network import Batch, GraphConvolution
-from facelink.training.universal import PIVOTS, K, fit_perceptron, link_examples
+from facelink.training.universal import LOOKS, PIVOTS, Examples, K, Lesson, fit_perceptron
 from tables import markdown, save
 from universal import load
 
 COLUMNS = ["collection", "learner", "link AP", "BCubed F", "pairwise F", "µs per link"]
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-Scorer = Callable[[LinkFeatures, KnnGraph, int, int], np.ndarray]
+Scorer = Callable[[LinkFeatures, KnnGraph], np.ndarray]  # likelihoods (n, k)
 
 
-def perceptron(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
-    examples = [link_examples(*pair) for pair in zip(made, graphs, strict=True)]
-    arrays = fit_perceptron("links", examples, widths=(64, 64), epochs=4, seed=0, progress=silent)
-    network = Perceptron.from_arrays(arrays, "links", len(NAMES))
-    return lambda features, graph, start, stop: network.probabilities(features.of(start, stop))
+def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
+    def fitted(name: str, examples: list[Examples], n: int, widths: tuple[int, ...]) -> Perceptron:
+        how = {"widths": widths, "epochs": 4, "seed": 0, "progress": silent}
+        return Perceptron.from_arrays(fit_perceptron(name, examples, **how), name, n)
+
+    examples = [lesson.link_examples() for lesson in lessons]
+    first = fitted("links", examples, len(NAMES), (64, 64))
+    others: list[Perceptron] = []
+    for look in range(looks):
+        for lesson in lessons:
+            if look == 0:
+                first_look(lesson.features, first, lesson.likelihood)
+            else:
+                look_again(lesson.features, others[-1], lesson.likelihood)
+        examples = [lesson.surrounding_examples() for lesson in lessons]
+        others.append(fitted(f"again.{look}", examples, len(SURROUNDINGS), (48, 48)))
+
+    def score(features: LinkFeatures, graph: KnnGraph) -> np.ndarray:
+        likelihood = np.empty(graph.indices.shape, np.float32)
+        first_look(features, first, likelihood, n_threads=1)
+        for network in others:
+            look_again(features, network, likelihood, n_threads=1)
+        return likelihood
+
+    return score
 
 
-def boosted(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
-    examples = [link_examples(*pair) for pair in zip(made, graphs, strict=True)]
+def boosted(lessons: Sequence[Lesson]) -> Scorer:
+    examples = [lesson.link_examples() for lesson in lessons]
     x, truth, importance = (np.concatenate(part) for part in zip(*examples, strict=True))
     trees = HistGradientBoostingClassifier(
         max_iter=300, learning_rate=0.1, max_leaf_nodes=31, early_stopping=False, random_state=0
     )
     trees.fit(x, truth, sample_weight=importance)
+    return in_blocks(lambda x, *_: trees.predict_proba(x)[:, 1])
 
-    def score(features: LinkFeatures, graph: KnnGraph, start: int, stop: int) -> np.ndarray:
-        return trees.predict_proba(features.of(start, stop))[:, 1].astype(np.float32)
 
-    return score
+def in_blocks(score: Callable[[np.ndarray, KnnGraph, int, int], np.ndarray]) -> Scorer:
+    """From a scorer of features to one of a collection, 64 pivots at a time."""
+
+    def score_all(features: LinkFeatures, graph: KnnGraph) -> np.ndarray:
+        parts = []
+        for start in range(0, graph.n_items, 64):
+            stop = min(start + 64, graph.n_items)
+            parts.append(score(features.of(start, stop), graph, start, stop))
+        return np.concatenate(parts).reshape(graph.indices.shape).astype(np.float32)
+
+    return score_all
 
 
 class Convolutions(nn.Module):
@@ -82,12 +115,14 @@ class Convolutions(nn.Module):
         return self.output(x)[:, 0]
 
 
-def convolutions(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
+def convolutions(lessons: Sequence[Lesson]) -> Scorer:
+    graphs = [lesson.graph for lesson in lessons]
+
     def batch_of(graph: KnnGraph, start: int, stop: int) -> Batch:
         context = Context((graph.k,), min(10, graph.k))
         return Batch.from_subgraphs(build_subgraphs(graph.indices, np.arange(start, stop), context))
 
-    examples = [link_examples(*pair) for pair in zip(made, graphs, strict=True)]
+    examples = [lesson.link_examples() for lesson in lessons]
     everything = np.concatenate([x for x, _, _ in examples])
     torch.manual_seed(0)
     network = Convolutions(everything.mean(axis=0), 1 / (everything.std(axis=0) + 1e-6))
@@ -116,15 +151,20 @@ def convolutions(made: Sequence[Episode], graphs: Sequence[KnnGraph]) -> Scorer:
             optimizer.step()
             step += 1
 
-    def score(features: LinkFeatures, graph: KnnGraph, start: int, stop: int) -> np.ndarray:
+    def score(x: np.ndarray, graph: KnnGraph, start: int, stop: int) -> np.ndarray:
         with torch.no_grad():
-            x = torch.from_numpy(features.of(start, stop))
-            return torch.sigmoid(network(x, batch_of(graph, start, stop))).numpy()
+            logits = network(torch.from_numpy(x), batch_of(graph, start, stop))
+            return torch.sigmoid(logits).numpy()
 
-    return score
+    return in_blocks(score)
 
 
-LEARNERS = {"perceptron": perceptron, "boosted trees": boosted, "graph convolutions": convolutions}
+LEARNERS: dict[str, Callable[[Sequence[Lesson]], Scorer]] = {
+    "perceptron": perceptron,
+    f"perceptron, {LOOKS} further looks": partial(perceptron, looks=LOOKS),
+    "boosted trees": boosted,
+    "graph convolutions": convolutions,
+}
 
 
 def main() -> None:
@@ -141,21 +181,16 @@ def main() -> None:
     print(markdown([], COLUMNS))
     for group in options.groups:
         rest = [c for c in collections if c.people != group]
-        made = make_episodes(rest, options.episodes, seed=0)
-        graphs = [facelink.knn_graph(e.embeddings, min(K, len(e.labels) - 1)) for e in made]
+        lessons = [Lesson.of(e) for e in make_episodes(rest, options.episodes, seed=0)]
         for name, learner in LEARNERS.items():
-            scorer = learner(made, graphs)
+            scorer = learner(lessons)
             for collection in (c for c in collections if c.people == group):
                 graph = facelink.knn_graph(collection.embeddings, K)
                 features = LinkFeatures(UnitRows(collection.embeddings), graph)
                 began = time.perf_counter()
                 with threadpool_limits(1):
-                    parts = [
-                        scorer(features, graph, start, min(start + 64, graph.n_items))
-                        for start in range(0, graph.n_items, 64)
-                    ]
+                    likelihood = scorer(features, graph)
                 seconds = time.perf_counter() - began
-                likelihood = np.concatenate(parts).reshape(graph.indices.shape)
                 truth = collection.labels
                 linked = truth[graph.indices] == truth[:, None]
                 found = [

@@ -148,6 +148,9 @@ def test_bad_input_is_a_plain_message_and_writes_nothing(some, tmp_path):
     refused(run(*narrow, "--model", "mobileface-128"), "128 dimensions, got 64")
     assert run(*narrow, "--preset", "best").exit_code == 2
     refused(run("cluster", some, "-o", tmp_path / "out", "--threshold", "2"), "from 0 to 1")
+    refused(run("cluster", some, "-o", tmp_path / "out", "--device", "cpu"), "on the CPU alone")
+    paper = ("--model", "mobileface-128", "--device", "abacus")
+    refused(run("cluster", some, "-o", tmp_path / "out", *paper), "abacus")
     refused(run("cluster", some, "-o", some), "is a file")
     refused(run("cluster", some, "-o", some / "inside"), "is a file")
     refused(run("cluster", some, "-o", tmp_path / "out", "--max-size", "5"), "'propagation'")

@@ -126,6 +126,8 @@ def demo(output: Path, as_json: bool) -> None:
               help="Merge links from this likelihood on; higher splits more.")  # fmt: skip
 @click.option("--max-size", type=int, metavar="N",
               help="Cut clusters larger than this apart (propagation).")  # fmt: skip
+@click.option("--device", metavar="DEVICE",
+              help="Where torch scores, like cuda (models of the paper's kind).")  # fmt: skip
 @click.option("--dim", type=int, metavar="D", help="Dimension of raw float32 .bin input.")
 @force
 @as_json
@@ -137,6 +139,7 @@ def cluster(
     method: str,
     threshold: float | None,
     max_size: int | None,
+    device: str | None,
     dim: int | None,
     force: bool,
     as_json: bool,
@@ -157,6 +160,7 @@ def cluster(
         "preset": preset,
         "method": method,
         "options": options,
+        "device": device,
     }
     embeddings = read_embeddings(inputs, dim=dim)
     about = {"input": [str(path) for path in inputs]}

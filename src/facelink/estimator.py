@@ -36,6 +36,9 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
     options : mapping, optional
         Options of the method, for experts: ``{"threshold": 0.6}`` instead of
         the preset's likelihood.
+    device : str, optional
+        A device of torch's for a model of the paper's kind, like ``"cuda"``. By
+        default the CPU, without torch.
     n_threads : int, optional
         All cores of the process by default.
 
@@ -71,6 +74,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         context: Context | None = None,
         method: str = "map-equation",
         options: Mapping[str, Any] | None = None,
+        device: str | None = None,
         n_threads: int | None = None,
     ) -> None:
         self.model = model
@@ -78,6 +82,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         self.context = context
         self.method = method
         self.options = options
+        self.device = device
         self.n_threads = n_threads
 
     def fit(self, X: ArrayLike, y: object = None) -> LinkClusterer:
@@ -103,6 +108,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
             context=self.context,
             method=self.method,
             options=self.options,
+            device=self.device,
             n_threads=self.n_threads,
         )
         n_alone = int((~somewhere).sum())

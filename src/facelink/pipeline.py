@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from facelink.compiled import compiled
 from facelink.embeddings import UnitRows, as_embeddings
-from facelink.links import Links, Model, UniversalModel, load_model, score_links
+from facelink.links import (
+    Links,
+    Model,
+    UniversalModel,
+    check_device,
+    load_model,
+    score_links,
+)
 from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
 from facelink.merging import by_size, check_merging, join_fragments, merge_links
 from facelink.neighbors import knn_graph
@@ -53,6 +61,7 @@ def cluster(
     context: Context | None = None,
     method: str = "map-equation",
     options: Mapping[str, Any] | None = None,
+    device: str | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Clustering:
@@ -76,6 +85,9 @@ def cluster(
         Options of the method, for experts: ``{"threshold": 0.6}`` instead of
         the preset's likelihood; where it is higher, clusters are not joined
         from a lower one either.
+    device : str, optional
+        A device of torch's for a model of the paper's kind, like ``"cuda"``. By
+        default the CPU, without torch.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -96,6 +108,7 @@ def cluster(
     embeddings = as_embeddings(embeddings)
     model = load_model(model) if not isinstance(model, Model) else model
     model.check_dimension(embeddings.shape[1])
+    check_device(model, device)
     sure = model.preset(preset)
     context = context or model.context
     options = {"threshold": sure.threshold, **(options or {})}
@@ -113,7 +126,13 @@ def cluster(
     graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)
     # 2. and 3. Read from the context of every item which neighbours are the same person.
     links = score_links(
-        items, graph, model, context=context, n_threads=n_threads, progress=progress
+        items,
+        graph,
+        model,
+        context=context,
+        device=device,
+        n_threads=n_threads,
+        progress=progress,
     )
     # 4. Merge the links into clusters, and clusters that are fragments of one person.
     labels = merge_links(links, method, **options)
@@ -166,11 +185,17 @@ def notes_on_links(links: Links) -> tuple[str, ...]:
 def confidence_of(links: Links, labels: NDArray[np.int64]) -> NDArray[np.float32]:
     """How sure each item is of its place, from its strongest links inside and outside."""
     pairs = links.pairs
-    inside = np.zeros(len(labels), np.float32)
-    outside = np.zeros(len(labels), np.float32)
-    together = labels[pairs.first] == labels[pairs.second]
-    for strongest, chosen in ((inside, together), (outside, ~together)):
-        for ends in (pairs.first, pairs.second):
-            np.maximum.at(strongest, ends[chosen], pairs.likelihood[chosen])
+    inside, outside = _strongest(pairs.first, pairs.second, pairs.likelihood, labels)
     alone = np.bincount(labels)[labels] == 1
     return np.where(alone, 1 - outside, (1 + inside - outside) / 2)
+
+
+@compiled
+def _strongest(first, second, likelihood, labels):
+    """The likelihood of each item's strongest link inside its cluster, and of that outside."""
+    strongest = np.zeros((2, len(labels)), np.float32)
+    for pair in range(len(first)):
+        outside = int(labels[first[pair]] != labels[second[pair]])
+        for item in (first[pair], second[pair]):
+            strongest[outside, item] = max(strongest[outside, item], likelihood[pair])
+    return strongest[0], strongest[1]

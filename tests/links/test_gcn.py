@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
 from conftest import random_network
 from facelink import Context, KnnGraph, knn_graph, score_links
 from facelink.embeddings import UnitRows
-from facelink.errors import InputError, ModelError
-from facelink.links.gcn import GcnScorer
+from facelink.errors import FileError, InputError, ModelError
+from facelink.links.gcn import GcnScorer, near_one_another
 from facelink.links.model import Architecture, GcnModel
+from facelink.scratch import scratch_array
 from facelink.subgraphs import build_subgraphs
 
 torch = pytest.importorskip("torch")
@@ -46,6 +50,80 @@ def test_equals_the_torch_network(faces, architecture, context):
     copies = graph.similarities[:, : wanted.shape[1]] == 1.0
     assert wanted.std() > 0.02
     np.testing.assert_allclose(links.likelihood[~copies], wanted[~copies], atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
+def test_a_device_of_torchs_gives_the_same(faces, architecture, monkeypatch):
+    monkeypatch.setattr("facelink.links.gcn_torch.PIVOTS", 13)
+    model = model_of(random_network(architecture), Context((12, 3), 3))
+    graph = knn_graph(faces.embeddings, 12)
+    wanted = score_links(faces.embeddings, graph, model).likelihood
+    found = score_links(faces.embeddings, graph, model, device="cpu").likelihood
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there_is_refused(faces, device):
+    model = model_of(random_network(ARCHITECTURES[0]), Context((12, 3), 3))
+    with pytest.raises(InputError, match=f"device should be .*got '{device}'"):
+        score_links(faces.embeddings, knn_graph(faces.embeddings, 12), model, device=device)
+
+
+def test_the_universal_model_has_no_device(faces):
+    with pytest.raises(InputError, match="'universal' runs on the CPU alone"):
+        score_links(faces.embeddings, knn_graph(faces.embeddings, 12), "universal", device="cpu")
+
+
+def test_the_result_may_be_a_memory_map(faces, tmp_path, monkeypatch):
+    """And so may the products of the first layer, and the embeddings."""
+    model = model_of(random_network(ARCHITECTURES[3]), Context((12, 3), 3))
+    graph = knn_graph(faces.embeddings, 12)
+    wanted = score_links(faces.embeddings, graph, model).likelihood
+    np.save(tmp_path / "x.npy", faces.embeddings)
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    monkeypatch.setattr("facelink.scratch.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("facelink.embeddings.IN_MEMORY_BYTES", 0)
+    out = np.lib.format.open_memmap(tmp_path / "out.npy", "w+", np.float32, wanted.shape)
+    scorer = GcnScorer(UnitRows(x), graph.indices, model, model.context)
+    assert isinstance(scorer.per_item, np.memmap)
+    links = score_links(x, graph, model, out=out)
+    assert links.likelihood is out
+    out.flush()
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), wanted)
+    with pytest.raises(InputError, match=r"out should be a float32 array of shape \(\d+, 12\)"):
+        score_links(x, graph, model, out=out[:-1])
+
+
+def test_a_full_disk_is_said_to_be_full(monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("facelink.scratch.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(FileError, match=r"temporary file of .* No space left.*TMPDIR"):
+        scratch_array((10, 10))
+
+
+def test_pivots_come_in_an_order_that_has_each_once(faces):
+    graph = knn_graph(faces.embeddings, 12)
+    order = near_one_another(graph.indices)
+    assert sorted(order) == list(range(graph.n_items))
+    place = np.argsort(order)
+    near = np.abs(place[graph.indices[:, 0]] - place)
+    assert np.median(near) < graph.n_items / 8  # a third of them apart, in no order
+
+
+def test_some_pivots_alone(faces):
+    graph = knn_graph(faces.embeddings, 12)
+    model = model_of(random_network(ARCHITECTURES[0]), Context((12, 3), 3))
+    scorer = GcnScorer(UnitRows(faces.embeddings), graph.indices, model, model.context)
+    everyone = np.full((graph.n_items, 12), np.nan, np.float32)
+    scorer.score_all(everyone)
+    some = np.full_like(everyone, np.nan)
+    scorer.score_all(some, pivots=np.array([3, 50, 7]))
+    asked = np.isin(np.arange(graph.n_items), [3, 7, 50])
+    np.testing.assert_allclose(some[asked], everyone[asked], atol=1e-6)
+    assert np.isnan(some[~asked]).all()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES[:5], ids=str)

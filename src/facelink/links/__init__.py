@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facelink.embeddings import UnitRows
-from facelink.errors import InputError
+from facelink.errors import InputError, MissingExtraError
+from facelink.links.features import Background
 from facelink.links.gcn import GcnScorer
 from facelink.links.model import GcnModel, Model, UniversalModel, load_model
 from facelink.links.pairs import Pairs, join_directions
@@ -31,10 +33,13 @@ class Links:
         Its first k₁ columns are the neighbours that were scored.
     likelihood : (n, k₁) float32 array
         Between 0 and 1; as seen from item i in row i.
+    background : Background, optional
+        What strangers look like in the collection, where the scorer had to know.
     """
 
     graph: KnnGraph
     likelihood: NDArray[np.float32]
+    background: Background | None = None
 
     def __post_init__(self) -> None:
         n_items, k = self.likelihood.shape
@@ -60,12 +65,21 @@ class Links:
         return join_directions(self.neighbors, self.likelihood)
 
 
+class Scorer(Protocol):
+    """A model made ready for one collection."""
+
+    def score_all(self, out: NDArray[np.float32], *, progress: Progress) -> None:
+        """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
+
+
 def score_links(
     embeddings: ArrayLike | UnitRows,
     graph: KnnGraph,
     model: Model | str,
     *,
     context: Context | None = None,
+    device: str | None = None,
+    out: NDArray[np.float32] | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
@@ -81,6 +95,11 @@ def score_links(
         The model, or the name or path of one.
     context : Context, optional
         How far to look; the model's own by default.
+    device : str, optional
+        A device of torch's for a `GcnModel`, like ``"cuda"``; needs the extra
+        [train]. By default the CPU, without torch.
+    out : (n, k₁) float32 array, optional
+        Where to write the likelihoods; may be a memory map.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -105,6 +124,7 @@ def score_links(
     rows = UnitRows.of(embeddings)
     n_items, dimension = rows.shape
     model.check_dimension(dimension)
+    check_device(model, device)
     if graph.n_items != n_items:
         raise InputError(
             f"The kNN graph is of {graph.n_items:,} items, the embeddings are of {n_items:,}. "
@@ -113,16 +133,47 @@ def score_links(
     if graph.k == 0:  # a single item
         return Links(graph, np.empty((n_items, 0), np.float32))
     context = (context or model.context).fitted_to(graph.k)
-    likelihood = np.empty((n_items, context.hops[0]), np.float32)
-    scorer: GcnScorer | UniversalScorer
+    wanted = (n_items, context.hops[0])
+    likelihood = np.empty(wanted, np.float32) if out is None else out
+    if likelihood.shape != wanted or likelihood.dtype != np.float32:
+        raise InputError(
+            f"out should be a float32 array of shape {wanted}, got {likelihood.dtype} of shape "
+            f"{likelihood.shape}."
+        )
+    scorer: Scorer
+    background = None
     if isinstance(model, UniversalModel):
         k = context.hops[0]
         graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k], graph.notes)
-        scorer = UniversalScorer(rows, graph, model, n_threads=n_threads)
+        scorer = UniversalScorer(rows, graph, model.links, n_threads=n_threads)
+        background = scorer.features.background
+    elif isinstance(model, GcnModel) and device is not None:
+        from facelink.links.gcn_torch import TorchScorer
+
+        scorer = TorchScorer(rows, graph.indices, model, context, device)
     elif isinstance(model, GcnModel):
         scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
     else:
         raise InputError(f"No way to score links with a {type(model).__name__} is known.")
     scorer.score_all(likelihood, progress=progress)
     likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
-    return Links(graph, likelihood)
+    return Links(graph, likelihood, background)
+
+
+def check_device(model: Model, device: str | None) -> None:
+    """Refuse a device that `score_links` would refuse, before the work is done."""
+    if device is None:
+        return
+    if not isinstance(model, GcnModel):
+        raise InputError(
+            f"Model {model.name!r} runs on the CPU alone, got device={device!r}. device is for "
+            "models of the paper's kind."
+        )
+    try:
+        from facelink.links.gcn_torch import check
+    except ImportError:
+        raise MissingExtraError(
+            f"device={device!r} needs torch: pip install 'facelink[train]'. Without device= the "
+            "scorer for the CPU is used."
+        ) from None
+    check(device)

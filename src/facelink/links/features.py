@@ -118,13 +118,14 @@ class LinkFeatures:
         center, spread = self.background.center, self.background.spread
         self.similarity = np.empty((n_items, k), np.float32)  # 0: like strangers, 1: identical
         self.deviations = np.empty((n_items, k), np.float32)
-        self.transition = np.empty((n_items, k), np.float32)  # softmax over the neighbours
+        self.root = np.empty((n_items, k), np.float32)  # of the softmax over the neighbours
         self.density = np.empty(n_items, np.float32)
+        self.back = np.empty((n_items, k), np.int16)  # the pivot's rank, k if it is not listed
 
         def prepare(block: slice) -> None:
             _against_background(
                 block.start, block.stop, self.indices, graph.similarities, center, spread,
-                self.similarity, self.deviations, self.transition, self.density,
+                self.similarity, self.deviations, self.root, self.density, self.back,
             )  # fmt: skip
 
         for _ in in_threads(prepare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
@@ -149,8 +150,8 @@ class LinkFeatures:
         k = self.indices.shape[1]
         out = np.empty((stop - start, k, len(NAMES)), np.float32)
         _features(
-            start, stop, self.indices, self.similarity, self.deviations, self.transition,
-            self.density, self.about_items, self.strangers, self.collection,
+            start, stop, self.indices, self.similarity, self.deviations, self.root,
+            self.density, self.back, self.about_items, self.strangers, self.collection,
             np.array(DEPTHS), out,
         )  # fmt: skip
         return out.reshape(-1, len(NAMES))
@@ -158,59 +159,62 @@ class LinkFeatures:
 
 @compiled
 def _against_background(
-    start, stop, indices, similarities, center, spread, similarity, deviations, transition, density
-):
+    start, stop, indices, similarities, center, spread, similarity, deviations, root, density,
+    back,
+):  # fmt: skip
     k = indices.shape[1]
     for i in range(start, stop):
         total = np.float32(0)
         for r in range(k):
             j = indices[i, r]
+            back[i, r] = k
+            for s in range(k):
+                if indices[j, s] == i:
+                    back[i, r] = s
+                    break
             stranger = (center[i] + center[j]) / np.float32(2)
             above = similarities[i, r] - stranger
             similarity[i, r] = above / (np.float32(1) - stranger)
             deviations[i, r] = above / ((spread[i] + spread[j]) / np.float32(2))
             weight = np.exp(np.float32(STEEPNESS) * (similarity[i, r] - np.float32(1)))
-            transition[i, r] = weight
+            root[i, r] = weight
             total += weight
         density[i] = total / np.float32(k)
         for r in range(k):
-            transition[i, r] /= total
+            root[i, r] = np.sqrt(root[i, r] / total)
 
 
 @compiled
 def _features(
-    start, stop, indices, similarity, deviations, transition, density, about_items, strangers,
-    collection, depths, out,
+    start, stop, indices, similarity, deviations, root, density, listed_at, about_items,
+    strangers, collection, depths, out,
 ):  # fmt: skip
     n_items, k = indices.shape
     n_depths = len(depths)
     last = k - 1
     place = np.full(n_items, -1, np.int32)  # of an item among the pivot's neighbours
-    common = np.empty(n_depths, np.int64)
+    common = np.empty(n_depths + 1, np.int64)  # beyond the depth before, within this one
+    depth_of = np.searchsorted(depths, np.arange(k) + 1)  # the least depth with this rank
     for i in range(start, stop):
         for r in range(k):
             place[indices[i, r]] = r
         for r in range(k):
             j = indices[i, r]
             common[:] = 0
-            back = k  # the rank of the pivot among the neighbour's
+            back = listed_at[i, r]  # the rank of the pivot among the neighbour's
             shared, overlap = 0.0, 0.0
             # Sums of similarities over the first 5 and 10 of one, and how many are known.
             to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = 0.0, 0.0, 0.0, 0.0
             known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
             for s in range(k):
                 other = indices[j, s]
-                if other == i:
-                    back = s
                 at = place[other]
                 if at < 0:
                     continue
-                farther = max(at, s)
-                for d in range(n_depths):
-                    if farther < depths[d]:
-                        common[d] += 1
-                shared += 0.5 * (transition[i, at] + transition[j, s])
-                overlap += np.sqrt(transition[i, at] * transition[j, s])
+                common[depth_of[max(at, s)]] += 1
+                here, there = root[i, at], root[j, s]
+                shared += here * here + there * there
+                overlap += here * there
                 if at < 10:
                     to_pivots_10 += similarity[j, s]
                     known_10 += 1
@@ -231,10 +235,12 @@ def _features(
             f[3] = deviations[i, r] - strangers[r]
             f[4] = np.log(1.0 + r)
             f[5] = np.log(1.0 + back)
+            within = 0
             for d in range(n_depths):
-                f[6 + d] = common[d] / min(depths[d], k)
+                within += common[d]
+                f[6 + d] = within / min(depths[d], k)
             f = f[6 + n_depths :]
-            f[0] = shared
+            f[0] = shared / 2
             f[1] = 1 - overlap
             f[2], f[3] = density[i], density[j]
             at_5, at_20 = min(4, last), min(19, last)

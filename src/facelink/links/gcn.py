@@ -6,12 +6,17 @@ The same likelihoods as `facelink.training.network`, computed in another order:
   the two halves of W side by side (and the attention's two projections beside
   them), followed by one pass over the edges.
 - The features of the first layer are differences, and (x_q - x_p) W is
-  x_q W - x_p W: its product is computed once per item and only gathered for
-  each subgraph. The normalisation of the features is folded into W.
+  x_q W - x_p W: its product is computed once per item, and the first layer of a
+  subgraph only adds up what its items have. The normalisation of the features
+  is folded into W.
 - The last layer is computed for the 1-hop nodes alone.
+- Pivots are taken in an order in which one subgraph's items are in the cache when
+  the next one needs them.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +24,62 @@ from numpy.typing import NDArray
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links.model import GcnModel
-from facelink.progress import Progress, watch
+from facelink.progress import Progress, silent, watch
+from facelink.scratch import scratch_array
 from facelink.subgraphs import Context, Subgraphs, build_subgraphs
 
 PIVOTS = 16  # per batch: what they need stays in the cache
 FIXED_ROWS = 8192
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A model's weights as a scorer uses them.
+
+    The features of a node are (x_q - x_p, similarity to p), normalised as (f - mean) scale.
+    So the first layer's product with them is one product per item, taken at the node and
+    at the pivot, one row times the similarity, and a constant.
+
+    Attributes
+    ----------
+    per_item : (dimension, m) array
+        What the first layer multiplies an item with: W_own, W_agg and, for
+        attention, its two projections, side by side.
+    per_similarity : (m,) array
+    constant : (m,) array
+    matrices : tuple of (d_in, m) arrays
+        The same of the layers after it, but for the last, which is computed for
+        the 1-hop nodes alone and has only the projections here.
+    """
+
+    per_item: Floats
+    per_similarity: Floats
+    constant: Floats
+    matrices: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, model: GcnModel) -> Folded:
+        weights, dimension = model.weights, model.architecture.dimension
+        last = len(model.architecture.widths) - 1
+        projections = ["attention.target", "attention.source"]
+        if model.architecture.aggregator != "attention":
+            projections = []
+
+        def side_by_side(depth: int) -> Floats:
+            prefix = f"convolutions.{depth}."
+            names = projections
+            if depth < last or depth == 0:
+                names = ["own", "aggregated", *projections]
+            nothing = np.empty((len(weights[prefix + "own"]), 0), np.float32)
+            return np.hstack([nothing, *(weights[prefix + name] for name in names)])
+
+        scaled = weights["normalize.scale"][:, None] * side_by_side(0)  # (features, m)
+        constant = -(weights["normalize.mean"] @ scaled)
+        similar = scaled[dimension] if model.architecture.similarity else np.zeros_like(constant)
+        matrices = tuple(side_by_side(depth) for depth in range(1, last + 1))
+        return cls(np.ascontiguousarray(scaled[:dimension]), similar, constant, matrices)
 
 
 class GcnScorer:
@@ -58,45 +112,37 @@ class GcnScorer:
         self.neighbors = neighbors
         self.context = context
         self.architecture = model.architecture
-        self.weights = weights = model.weights
+        self.weights = model.weights
         self.attention = model.architecture.aggregator == "attention"
         self.last = len(model.architecture.widths) - 1
-        self.matrices = [self._side_by_side(depth) for depth in range(self.last + 1)]
-
-        # Layer 1 on features normalised as (f - mean) scale: one product per item for the
-        # residuals, one row for the similarity to the pivot, one constant.
-        dimension = model.architecture.dimension
-        scaled = weights["normalize.scale"][:, None] * self.matrices[0]  # (features, m)
-        self.constant = -(weights["normalize.mean"] @ scaled)  # (m,)
-        self.per_similarity = scaled[dimension] if model.architecture.similarity else None
-        self.per_item = np.empty((len(rows), scaled.shape[1]), np.float32)  # (n, m)
+        self.folded = Folded.of(model)
+        self.per_item = scratch_array((len(rows), len(self.folded.constant)))  # (n, m)
 
         def multiply(block: slice) -> None:
-            np.matmul(rows[block], scaled[:dimension], out=self.per_item[block])
+            self.per_item[block] = rows[block] @ self.folded.per_item
 
         for _ in in_threads(multiply, blocks(len(rows), FIXED_ROWS), n_threads=n_threads):
             pass
 
-    def _side_by_side(self, depth: int) -> Floats:
-        """The matrices that layer ``depth`` multiplies its input with: (d_in, m)."""
-        prefix = f"convolutions.{depth}."
-        names = ["attention.target", "attention.source"] if self.attention else []
-        if depth < self.last or depth == 0:
-            names = ["own", "aggregated", *names]
-        nothing = np.empty((len(self.weights[prefix + "own"]), 0), np.float32)
-        return np.hstack([nothing, *(self.weights[prefix + name] for name in names)])
-
-    def score_all(self, out: Floats, *, progress: Progress) -> None:
-        """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
+    def score_all(
+        self,
+        out: Floats,
+        *,
+        pivots: NDArray[np.integer] | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        """Write the likelihoods of items' links to ``out`` (n, k₁), of all or of some pivots."""
+        order = near_one_another(self.neighbors)
+        if pivots is not None:
+            order = order[np.isin(order, pivots)]
 
         def score_block(block: slice) -> range:
-            pivots = np.arange(block.start, block.stop)
-            out[block] = self.score(build_subgraphs(self.neighbors, pivots, self.context))
+            batch = order[block]
+            out[batch] = self.score(build_subgraphs(self.neighbors, batch, self.context))
             return range(block.start, block.stop)
 
-        n_items = len(self.neighbors)
-        done = in_threads(score_block, blocks(n_items, PIVOTS), n_threads=self.n_threads)
-        for _ in watch(done, "links", n_items, progress):
+        done = in_threads(score_block, blocks(len(order), PIVOTS), n_threads=self.n_threads)
+        for _ in watch(done, "links", len(order), progress):
             pass
 
     def score(self, subgraphs: Subgraphs) -> Floats:
@@ -104,19 +150,19 @@ class GcnScorer:
         weights = self.weights
         edge_weights = self._fixed_edge_weights(subgraphs)  # (edges,)
         link_nodes = subgraphs.link_nodes.ravel()  # (links,)
-        x = np.empty((0, 0), np.float32)
-        for depth, width in enumerate(self.architecture.widths):
+        x = self._first_layer(subgraphs, edge_weights)
+        if self.last == 0:
+            x = x[link_nodes]
+        for depth, width in enumerate(self.architecture.widths[1:], start=1):
             prefix = f"convolutions.{depth}."
-            projected = self._first_product(subgraphs) if depth == 0 else x @ self.matrices[depth]
+            projected = x @ self.folded.matrices[depth - 1]
             if self.attention:
                 edge_weights = self._attention(prefix, projected, subgraphs)
             bias = weights[prefix + "bias"]
-            if depth < self.last or depth == 0:
+            if depth < self.last:
                 x = np.empty((len(subgraphs.nodes), width), np.float32)
                 edges = (subgraphs.edge_starts, subgraphs.edges, edge_weights)
                 convolve(0, len(x), *edges, projected, bias, x)
-                if depth == self.last:
-                    x = x[link_nodes]
             else:
                 gathered = np.empty((len(link_nodes), x.shape[1]), np.float32)
                 _aggregate(
@@ -132,21 +178,36 @@ class GcnScorer:
         odds = np.exp(np.clip(logits[:, 0] - logits[:, 1], -80, 80))  # against the link
         return (1 / (1 + odds)).reshape(len(subgraphs), subgraphs.n_links)
 
-    def _first_product(self, subgraphs: Subgraphs) -> Floats:
-        """Normalised node features times the first layer's matrices: (nodes, m)."""
-        out = np.empty((len(subgraphs.nodes), self.per_item.shape[1]), np.float32)
-        similarities = np.zeros(len(subgraphs.nodes), np.float32)
-        per_similarity = np.zeros_like(self.constant)
-        if self.per_similarity is not None:
-            per_similarity = self.per_similarity
+    def _first_layer(self, subgraphs: Subgraphs, edge_weights: Floats) -> Floats:
+        """The first convolution of every node: (nodes, d₁)."""
+        similarities = self._similarities(subgraphs)
+        width = self.architecture.widths[0]
+        if self.attention:
+            projected = np.empty(
+                (len(subgraphs.nodes), self.per_item.shape[1] - 2 * width), np.float32
+            )
+            _gather(
+                self.per_item, 2 * width, subgraphs.pivots, subgraphs.nodes,
+                subgraphs.node_starts, similarities, self.folded.per_similarity,
+                self.folded.constant, projected,
+            )  # fmt: skip
+            edge_weights = self._attention("convolutions.0.", projected, subgraphs)
+        out = np.empty((len(subgraphs.nodes), width), np.float32)
+        _convolve_items(
+            self.per_item, subgraphs.pivots, subgraphs.nodes, subgraphs.node_starts,
+            subgraphs.edge_starts, subgraphs.edges, edge_weights, similarities,
+            self.folded.per_similarity, self.folded.constant,
+            self.weights["convolutions.0.bias"], out,
+        )  # fmt: skip
+        return out
+
+    def _similarities(self, subgraphs: Subgraphs) -> Floats:
+        """Of each node to its pivot, where the model wants to know: (nodes,)."""
+        out = np.zeros(len(subgraphs.nodes), np.float32)
+        if self.architecture.similarity:
             for s, pivot in enumerate(subgraphs.pivots):
                 part = slice(*subgraphs.node_starts[s : s + 2])
-                pivot_row = self.rows[np.array([pivot])][0]
-                similarities[part] = self.rows[subgraphs.nodes[part]] @ pivot_row
-        _gather(
-            self.per_item, subgraphs.pivots, subgraphs.nodes, subgraphs.node_starts,
-            similarities, per_similarity, self.constant, out,
-        )  # fmt: skip
+                out[part] = self.rows[subgraphs.nodes[part]] @ self.rows[np.array([pivot])][0]
         return out
 
     def _fixed_edge_weights(self, subgraphs: Subgraphs) -> Floats:
@@ -175,15 +236,86 @@ class GcnScorer:
 
 
 @compiled
-def _gather(per_item, pivots, nodes, node_starts, similarities, per_similarity, constant, out):
+def near_one_another(neighbors):
+    """An order of all items in which each is followed by a neighbour: depth first.
+
+    Subgraphs of neighbours have most items in common, which are still in the cache.
+    """
+    n_items, k = neighbors.shape
+    order = np.empty(n_items, np.int64)
+    seen = np.zeros(n_items, np.bool_)
+    path = np.empty(n_items, np.int64)  # to the item at hand
+    tried = np.zeros(n_items, np.int32)  # of each item's neighbours
+    end = 0
+    for start in range(n_items):
+        if seen[start]:
+            continue
+        seen[start] = True
+        path[0], depth = start, 1
+        order[end] = start
+        end += 1
+        while depth > 0:
+            here = path[depth - 1]
+            if tried[here] == k:
+                depth -= 1
+                continue
+            other = neighbors[here, tried[here]]
+            tried[here] += 1
+            if not seen[other]:
+                seen[other] = True
+                path[depth] = other
+                depth += 1
+                order[end] = other
+                end += 1
+    return order
+
+
+@compiled
+def _gather(
+    per_item, column, pivots, nodes, node_starts, similarities, per_similarity, constant, out
+):
+    """The columns of the first layer's product from ``column`` on, of every node."""
     for s in range(len(pivots)):
-        at_pivot = per_item[pivots[s]]
+        at_pivot = per_item[pivots[s], column:]
         for q in range(node_starts[s], node_starts[s + 1]):
-            at_node = per_item[nodes[q]]
+            at_node = per_item[nodes[q], column:]
             similarity, row = similarities[q], out[q]
             for c in range(len(row)):
-                shift = similarity * per_similarity[c] + constant[c]
+                shift = similarity * per_similarity[column + c] + constant[column + c]
                 row[c] = at_node[c] - at_pivot[c] + shift
+
+
+@compiled
+def _convolve_items(
+    per_item, pivots, nodes, node_starts, edge_starts, edges, edge_weights, similarities,
+    per_similarity, constant, bias, out,
+):  # fmt: skip
+    """The first layer from the products of the items, without writing those of the nodes."""
+    width = len(bias)
+    zero = out.dtype.type(0)
+    own_similarity, far_similarity = per_similarity[:width], per_similarity[width : 2 * width]
+    fixed, fixed_far = np.empty(width, np.float32), np.empty(width, np.float32)
+    for s in range(len(pivots)):
+        for c in range(width):
+            fixed[c] = constant[c] - per_item[pivots[s], c] + bias[c]
+            fixed_far[c] = constant[width + c] - per_item[pivots[s], width + c]
+        for q in range(node_starts[s], node_starts[s + 1]):
+            # What is the same for all neighbours is added once, times the row's sum.
+            total, similar = np.float32(0), np.float32(0)
+            for e in range(edge_starts[q], edge_starts[q + 1]):
+                total += edge_weights[e]
+                similar += edge_weights[e] * similarities[edges[e]]
+            row, own, similarity = out[q], per_item[nodes[q], :width], similarities[q]
+            for c in range(width):
+                near = own[c] + fixed[c] + similarity * own_similarity[c]
+                row[c] = near + total * fixed_far[c] + similar * far_similarity[c]
+            for e in range(edge_starts[q], edge_starts[q + 1]):
+                neighbor = per_item[nodes[edges[e]], width : 2 * width]
+                weight = edge_weights[e]
+                for c in range(width):
+                    row[c] += weight * neighbor[c]
+            for c in range(width):
+                row[c] = max(row[c], zero)
 
 
 @compiled

@@ -22,6 +22,7 @@ from facelink.data.writing import is_there, write_aside
 from facelink.errors import FileError, InputError, ModelError
 from facelink.links.features import NAMES as LINK_FEATURES
 from facelink.links.perceptron import Perceptron
+from facelink.links.refinement import NAMES as SURROUNDINGS
 from facelink.subgraphs import Context
 
 FORMAT = 1
@@ -269,13 +270,13 @@ class GcnModel(Model):
 
 @dataclass(frozen=True)
 class UniversalModel(Model):
-    """Two small networks over features that do not depend on the embedding.
+    """Small networks over features that do not depend on the embedding.
 
     Attributes
     ----------
     weights : mapping of str to array
-        Those of the network for links begin with ``links.``, of that for pairs
-        of clusters with ``fragments.``.
+        Those of the networks for links begin with ``links.``, ``again.0.``,
+        ``again.1.`` and so on, of that for pairs of clusters with ``fragments.``.
     presets : mapping of str to Preset
         How sure to be, by name.
     context : Context
@@ -296,9 +297,14 @@ class UniversalModel(Model):
         _ = self.links, self.fragments  # refuses arrays that do not fit
 
     @cached_property
-    def links(self) -> Perceptron:
-        """The features of a link to its likelihood."""
-        return Perceptron.from_arrays(self.weights, "links", len(LINK_FEATURES))
+    def links(self) -> tuple[Perceptron, ...]:
+        """The features of a link to its likelihood, one network for each look at it."""
+        first = Perceptron.from_arrays(self.weights, "links", len(LINK_FEATURES))
+        looks = {name.split(".")[1] for name in self.weights if name.startswith("again.")}
+        return first, *(
+            Perceptron.from_arrays(self.weights, f"again.{look}", len(SURROUNDINGS))
+            for look in range(len(looks))
+        )
 
     @cached_property
     def fragments(self) -> Perceptron:
@@ -313,6 +319,7 @@ class UniversalModel(Model):
             "context": asdict(self.context),
             "presets": _as_plain(self.presets),
             "link features": list(LINK_FEATURES),
+            "surrounding features": list(SURROUNDINGS),
             "fragment features": list(_fragment_features()),
         }
 
@@ -323,10 +330,16 @@ class UniversalModel(Model):
         weights: Mapping[str, NDArray[np.float32]],
         about: Mapping[str, Any],
     ) -> UniversalModel:
-        for name, ours in (("link", LINK_FEATURES), ("fragment", _fragment_features())):
+        for name, ours in (
+            ("link", LINK_FEATURES),
+            ("surrounding", SURROUNDINGS),
+            ("fragment", _fragment_features()),
+        ):
             if description[f"{name} features"] != list(ours):
                 raise ModelError(f"it reads other {name} features than this version computes")
-        unknown = [name for name in weights if not name.startswith(("links.", "fragments."))]
+        unknown = [
+            name for name in weights if not name.startswith(("links.", "again.", "fragments."))
+        ]
         if unknown:
             raise ModelError(f"nothing is known of the array {unknown[0]}")
         return cls(weights, _presets(description["presets"]), _context(description), about)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facelink.compiled import blocks, in_threads
+from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel
 from facelink.links.features import BLOCK_ROWS, Background
@@ -107,30 +107,19 @@ class Fragments:
 
     def _replace(self, touched: NDArray[np.bool_]) -> None:
         """Bring the pairs that were touched by joining up to date: each pair of clusters once."""
-        first, second = self.first[touched], self.second[touched]
-        first, second = np.minimum(first, second), np.maximum(first, second)
-        order = np.lexsort((second, first))
-        order = order[first[order] != second[order]]
-        first, second = first[order], second[order]
-        new = np.ones(len(order), bool)
-        new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-        starts = np.flatnonzero(new)
-
-        def replaced(name: str, combine: np.ufunc) -> NDArray:
-            old = getattr(self, name)
-            values = old[touched][order]
-            values = combine.reduceat(values, starts) if len(starts) else values
-            return np.concatenate([old[~touched], values])
-
-        self.total = replaced("total", np.add)
-        self.count = replaced("count", np.add)
-        self.highest = replaced("highest", np.maximum)
-        self.nearest = replaced("nearest", np.maximum)
-        unknown = np.full(len(starts), np.nan)
-        self.agreement = np.concatenate([self.agreement[~touched], unknown])
-        self.likelihood = np.concatenate([self.likelihood[~touched], unknown])
-        self.first = np.concatenate([self.first[~touched], first[starts]])
-        self.second = np.concatenate([self.second[~touched], second[starts]])
+        parts = [getattr(self, name) for name in ("total", "count", "highest", "nearest")]
+        first, second, *joined = _once_each(
+            self.first[touched], self.second[touched], *(p[touched] for p in parts), len(self.sizes)
+        )
+        kept = ~touched
+        self.total, self.count, self.highest, self.nearest = (
+            np.concatenate([part[kept], new]) for part, new in zip(parts, joined, strict=True)
+        )
+        unknown = np.full(len(first), np.nan)
+        self.agreement = np.concatenate([self.agreement[kept], unknown])
+        self.likelihood = np.concatenate([self.likelihood[kept], unknown])
+        self.first = np.concatenate([self.first[kept], first])
+        self.second = np.concatenate([self.second[kept], second])
 
     def judge(self, network: Perceptron, *, n_threads: int | None = None) -> None:
         """Ask the network about the candidates."""
@@ -284,12 +273,53 @@ def join_fragments(
     if threshold >= 1 or links.likelihood.size == 0:
         return labels
     rows = UnitRows.of(embeddings)
-    fragments = Fragments(labels, links, rows, Background.of(rows, n_threads=n_threads))
+    background = links.background or Background.of(rows, n_threads=n_threads)
+    fragments = Fragments(labels, links, rows, background)
     joined = True
     while joined:
         fragments.judge(model.fragments, n_threads=n_threads)
         joined = fragments.join(threshold)
     return fragments.labels
+
+
+@compiled
+def _once_each(first, second, total, count, highest, nearest, n_clusters):
+    """Each pair of clusters once: sums of the first two values, the highest of the others."""
+    starts = np.zeros(n_clusters + 1, np.int64)
+    for pair in range(len(first)):
+        if first[pair] != second[pair]:
+            starts[min(first[pair], second[pair]) + 1] += 1
+    starts = np.cumsum(starts)
+    order = np.empty(starts[-1], np.int64)  # by the lesser of the two
+    filled = starts[:-1].copy()
+    for pair in range(len(first)):
+        if first[pair] != second[pair]:
+            lesser = min(first[pair], second[pair])
+            order[filled[lesser]] = pair
+            filled[lesser] += 1
+
+    ends = np.empty((2, len(order)), np.int64)
+    values = np.empty((4, len(order)))
+    place = np.full(n_clusters, -1, np.int64)  # of the greater, in the result
+    n_pairs = 0
+    for lesser in range(n_clusters):
+        begin = n_pairs
+        for pair in order[starts[lesser] : starts[lesser + 1]]:
+            greater = max(first[pair], second[pair])
+            at = place[greater]
+            if at < begin:
+                at = place[greater] = n_pairs
+                n_pairs += 1
+                ends[0, at], ends[1, at] = lesser, greater
+                values[0, at], values[1, at] = total[pair], count[pair]
+                values[2, at], values[3, at] = highest[pair], nearest[pair]
+            else:
+                values[0, at] += total[pair]
+                values[1, at] += count[pair]
+                values[2, at] = max(values[2, at], highest[pair])
+                values[3, at] = max(values[3, at], nearest[pair])
+    ends, values = ends[:, :n_pairs], values[:, :n_pairs]
+    return ends[0], ends[1], values[0], values[1], values[2], values[3]
 
 
 def _against(strangers: Floats, similarity: NDArray[np.floating]) -> Floats:

@@ -13,7 +13,7 @@ looks different in other years and poses), or burst into frames like those of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ Floats = NDArray[np.floating]
 Labels = NDArray[np.int64]
 
 LARGEST = 9000  # items of an episode, about
+SMALLER, SELDOM = 3000, 0.25  # how large most are, and the share of larger ones
 MOST_PHOTOS = 1000  # of one person
 ENOUGH = 60  # items of an episode at least
 TRIES = 200  # to make one
@@ -54,16 +55,17 @@ class Collection:
 
 @dataclass(frozen=True)
 class Episode:
-    """A collection made of others."""
+    """A collection made of others, or one of them as it is."""
 
     embeddings: NDArray[np.float16]
     labels: Labels
+    as_it_is: bool = False
 
 
 def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> list[Episode]:
     """Every collection as it is, and others made of them: ``count`` in all, or as many as given."""
     rng = np.random.default_rng([seed, 0xE915])
-    episodes = [_episode(c.embeddings, c.labels, rng) for c in collections]
+    episodes = [replace(_episode(c.embeddings, c.labels, rng), as_it_is=True) for c in collections]
     in_vain = 0
     while len(episodes) < count:
         if in_vain > TRIES:
@@ -76,7 +78,7 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
         x, labels = _resample(x, labels, rng) if rng.random() < 0.3 else _grow(x, labels, rng)
         if len(x) < ENOUGH or len(np.unique(labels)) == len(x):
             continue
-        if rng.random() < 0.25:
+        if rng.random() < 0.3:
             x = _another_embedder(x, rng)
         there = x.any(axis=1)  # one-sided features may leave nothing of an item
         episodes.append(_episode(x[there], labels[there], rng))
@@ -105,6 +107,11 @@ def _between(rng: Rng, low: float, high: float) -> int:
     return int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
 
 
+def _limit(rng: Rng) -> int:
+    """How many items an episode may have. Many small ones teach more than a few large ones."""
+    return _between(rng, 200, LARGEST if rng.random() < SELDOM else SMALLER)
+
+
 def _resample(x: Floats, labels: Labels, rng: Rng) -> tuple[Floats, Labels]:
     """Some of the people, with some of their photos."""
     people = rng.permutation(np.unique(labels))
@@ -121,7 +128,7 @@ def _resample(x: Floats, labels: Labels, rng: Rng) -> tuple[Floats, Labels]:
     kept = np.concatenate(
         [order[start : start + int(n)] for start, n in zip(starts, counts, strict=True)]
     )
-    kept = rng.permutation(kept)[:LARGEST]
+    kept = rng.permutation(kept)[: _limit(rng)]
     return x[kept], labels[kept]
 
 
@@ -187,8 +194,7 @@ def _sizes(rng: Rng) -> NDArray[np.int64]:
         few = rng.random(people) < 0.1
         sizes = np.where(few, rng.uniform(50, 800, people), rng.integers(1, 6, people))
     whole = np.clip(sizes, 1, MOST_PHOTOS).astype(np.int64)
-    limit = _between(rng, 250, LARGEST)
-    return whole[: max(2, int(np.searchsorted(np.cumsum(whole), limit)))]
+    return whole[: max(2, int(np.searchsorted(np.cumsum(whole), _limit(rng))))]
 
 
 def _in_modes(drawn: Floats, residuals: Floats, rng: Rng) -> Floats:
@@ -222,7 +228,7 @@ def _another_embedder(x: Floats, rng: Rng) -> Floats:
     if manner == 0:
         x = x + rng.uniform(0.3, 2) * _unit(_noise(1, x, rng))
     elif manner == 1:
-        narrower = max(8, int(dimension * rng.uniform(0.3, 0.8)))
+        narrower = max(8, int(dimension * rng.uniform(0.2, 0.8)))
         x = x @ rng.normal(size=(dimension, narrower))
     elif manner == 2:
         x = np.maximum(x @ rng.normal(size=(dimension, dimension)) + rng.uniform(-0.5, 0.5), 0)
@@ -230,7 +236,7 @@ def _another_embedder(x: Floats, rng: Rng) -> Floats:
         mean = x.mean(axis=0)
         some = x[rng.integers(len(x), size=min(len(x), 2000))]
         _, scales, axes = np.linalg.svd(some - mean, full_matrices=False)
-        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(0.4, 1.0)
+        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(-0.2, 1.5)
         x = ((x - mean) @ axes.T) * steeper
         if rng.random() < 0.5:
             x = x @ axes + mean * rng.uniform(0, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,8 @@ from facelink.links import Links
 from facelink.links.features import LinkFeatures
 from facelink.links.model import Preset, UniversalModel
 from facelink.links.perceptron import FARTHEST, Perceptron
+from facelink.links.refinement import Surroundings
+from facelink.links.universal import first_look, look_again
 from facelink.merging import merge_links
 from facelink.merging.fragments import Fragments
 from facelink.neighbors import KnnGraph, knn_graph
@@ -27,19 +30,24 @@ from facelink.training.episodes import Collection, Episode, make_episodes
 from facelink.training.loop import one_cycle
 
 K = 80
-PIVOTS = 200  # of each episode whose links are learned from
-CANDIDATES = 4000  # pairs of clusters of each episode and round that are learned from
+LOOKS = 2  # at every link, after the first
+PIVOTS = 64  # of each episode whose links are learned from
+PIVOTS_AGAIN = 160  # the same for further looks, where most links are not worth one
+AS_IT_IS = 8  # times as many of a collection that is real in every respect
+EVENNESS = 0.5  # 0: every link counts alike, 1: every person does
+CANDIDATES = 1500  # pairs of clusters of each episode and round that are learned from
 ROUNDS = 2
 BATCH = 4096
-PRESETS = {"balanced": Preset(0.7, 0.25), "purity": Preset(0.9, 0.8)}
+PRESETS = {"balanced": Preset(0.55, 0.6), "purity": Preset(0.85, 0.9)}
 
 Floats = NDArray[np.float32]
+Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
 
 
 def train_universal(
     collections: Sequence[Collection],
     *,
-    episodes: int = 500,
+    episodes: int = 1000,
     presets: Mapping[str, Preset] = PRESETS,
     seed: int = 0,
     name: str = "universal",
@@ -66,94 +74,128 @@ def train_universal(
     UniversalModel
     """
     made = make_episodes(collections, episodes, seed)
-    graphs, examples = [], []
+    lessons: list[Lesson] = []
     for done, episode in enumerate(made):
-        progress("link features", done, len(made))
-        graphs.append(knn_graph(episode.embeddings, min(K, len(episode.labels) - 1)))
-        examples.append(link_examples(episode, graphs[-1]))
-    weights = fit_perceptron(
-        "links", examples, widths=(64, 64), epochs=4, seed=seed, progress=progress
-    )
-    links = Perceptron.from_arrays(weights, "links", weights["links.mean"].size)
+        progress("episodes", done, len(made))
+        lessons.append(Lesson.of(episode))
+    rng = np.random.default_rng([seed, 0x7EAC])
+    weights: dict[str, Floats] = {}
+
+    def learn(prefix: str, examples: list[Examples], width: int, epochs: int) -> Perceptron:
+        arrays = fit_perceptron(
+            prefix, examples, widths=(width, width), epochs=epochs, seed=seed, progress=progress
+        )
+        weights.update(arrays)
+        return Perceptron.from_arrays(arrays, prefix, arrays[f"{prefix}.mean"].size)
+
+    network = learn("links", [lesson.link_examples() for lesson in lessons], 64, epochs=4)
+    for done, lesson in enumerate(lessons):
+        progress("first look", done, len(made))
+        first_look(lesson.features, network, lesson.likelihood)
+    for look in range(LOOKS):
+        examples = [lesson.surrounding_examples(rng) for lesson in lessons]
+        network = learn(f"again.{look}", examples, 48, epochs=4)
+        for done, lesson in enumerate(lessons):
+            progress(f"look {look + 2}", done, len(made))
+            look_again(lesson.features, network, lesson.likelihood)
 
     examples = []
-    for done, (episode, graph) in enumerate(zip(made, graphs, strict=True)):
-        progress("cluster features", done, len(made))
-        threshold = presets["balanced"].threshold
-        examples += _fragment_examples(episode, graph, links, threshold, seed)
-    weights |= fit_perceptron(
-        "fragments", examples, widths=(32, 32), epochs=12, seed=seed, progress=progress
-    )
+    for done, lesson in enumerate(lessons):
+        progress("clusters", done, len(made))
+        examples += lesson.fragment_examples(presets["balanced"].threshold, rng)
+    learn("fragments", examples, 32, epochs=12)
 
     about = {
         "name": name,
         "facelink": facelink.__version__,
         "trained on": {
             "collections": [collection.name for collection in collections],
-            "episodes": len(made),
-            "items": sum(len(episode.labels) for episode in made),
+            "episodes": len(lessons),
+            "items": sum(lesson.graph.n_items for lesson in lessons),
         },
         "seed": seed,
     }
     return UniversalModel(weights, presets, about=about)
 
 
-Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
+@dataclass(frozen=True)
+class Lesson:
+    """An episode, and what is thought of its links so far."""
 
+    episode: Episode
+    graph: KnnGraph
+    features: LinkFeatures
+    likelihood: Floats  # (n, k)
 
-def link_examples(episode: Episode, graph: KnnGraph) -> Examples:
-    """The links of some pivots; every person counts alike, whatever their number of photos."""
-    features = LinkFeatures(UnitRows(episode.embeddings), graph)
-    pivots = slice(0, min(PIVOTS, graph.n_items))  # the items are in random order
-    _, person, sizes = np.unique(episode.labels, return_inverse=True, return_counts=True)
-    truth = person[graph.indices[pivots]] == person[pivots, None]
-    importance = np.repeat(1 / sizes[person[pivots]], graph.k)
-    return (
-        features.of(pivots.start, pivots.stop),
-        truth.ravel().astype(np.float32),
-        (importance / importance.mean()).astype(np.float32),
-    )
+    @classmethod
+    def of(cls, episode: Episode) -> Lesson:
+        graph = knn_graph(episode.embeddings, min(K, len(episode.labels) - 1))
+        features = LinkFeatures(UnitRows(episode.embeddings), graph)
+        return cls(episode, graph, features, np.empty(graph.indices.shape, np.float32))
 
+    def link_examples(self) -> Examples:
+        """The links of some pivots as the first look sees them; the items are in random order."""
+        n_pivots = self._pivots(PIVOTS)
+        every_link = np.ones((n_pivots, self.graph.k), bool)
+        return self._examples(every_link, self.features.of(0, n_pivots))
 
-def _fragment_examples(
-    episode: Episode, graph: KnnGraph, network: Perceptron, threshold: float, seed: int
-) -> list[Examples]:
-    """Pairs of the clusters that the links give, before and after some were joined rightly."""
-    rng = np.random.default_rng([seed, graph.n_items])
-    rows = UnitRows(episode.embeddings)
-    features = LinkFeatures(rows, graph)
-    likelihood = np.concatenate(
-        [
-            network.probabilities(features.of(start, min(start + 256, len(rows))))
-            for start in range(0, len(rows), 256)
-        ]
-    ).reshape(graph.indices.shape)
-    links = Links(graph, likelihood)
-    labels = merge_links(links, threshold=threshold)
-    fragments = Fragments(labels, links, rows, features.background)
-    examples = []
-    for _ in range(ROUNDS):
-        candidates = fragments.candidates
-        if not len(candidates):
-            break
-        first, second = fragments.first[candidates], fragments.second[candidates]
-        truth = _shared(fragments, first, second, episode.labels)
-        sizes = fragments.sizes[first], fragments.sizes[second]
-        gain = 2 * sizes[0] * sizes[1] / (sizes[0] + sizes[1])
-        chosen = rng.permutation(len(truth))[:CANDIDATES]
-        importance = gain[chosen] * len(truth) / len(chosen) / len(rows)
-        examples.append(
-            (
-                fragments.features(candidates)[chosen],
-                truth[chosen].astype(np.float32),
-                importance.astype(np.float32),
+    def surrounding_examples(self, rng: np.random.Generator) -> Examples:
+        """The links of some pivots as a further look sees them."""
+        around = Surroundings(self.features, self.elsewhere(rng))
+        return self._examples(*around.of(0, self._pivots(PIVOTS_AGAIN)))
+
+    def _pivots(self, usually: int) -> int:
+        """How many pivots to learn from."""
+        return min(usually * (AS_IT_IS if self.episode.as_it_is else 1), self.graph.n_items)
+
+    def elsewhere(self, rng: np.random.Generator) -> Floats:
+        """What might be thought of the links if the collection were none of those trained on.
+
+        There the looks are too sure or not sure enough, of all links alike; what learns
+        from them must not rely on it.
+        """
+        p = self.likelihood
+        log_odds = np.log(p + 1e-6) - np.log(1 - p + 1e-6)
+        log_odds = log_odds * rng.uniform(0.8, 1.25) + rng.normal(0, 0.5)
+        return np.where(p > 0, 1 / (1 + np.exp(-log_odds)), 0).astype(np.float32)
+
+    def _examples(self, asked: NDArray[np.bool_], features: Floats) -> Examples:
+        labels = self.episode.labels
+        truth = labels[self.graph.indices[: len(asked)]] == labels[: len(asked), None]
+        _, person, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        importance = sizes[person[: len(asked)], None] ** -EVENNESS
+        importance = np.broadcast_to(importance / importance.mean(), asked.shape)
+        return features, truth[asked].astype(np.float32), importance[asked].astype(np.float32)
+
+    def fragment_examples(self, threshold: float, rng: np.random.Generator) -> list[Examples]:
+        """Pairs of the clusters that the links give, before and after some were joined rightly."""
+        links = Links(self.graph, self.elsewhere(rng))
+        labels = merge_links(links, threshold=threshold)
+        background = self.features.background
+        fragments = Fragments(labels, links, UnitRows(self.episode.embeddings), background)
+        examples = []
+        for _ in range(ROUNDS):
+            candidates = fragments.candidates
+            if not len(candidates):
+                break
+            first, second = fragments.first[candidates], fragments.second[candidates]
+            truth = _shared(fragments, first, second, self.episode.labels)
+            sizes = fragments.sizes[first], fragments.sizes[second]
+            gain = 2 * sizes[0] * sizes[1] / (sizes[0] + sizes[1])
+            chosen = rng.permutation(len(truth))[:CANDIDATES]
+            importance = gain[chosen] * len(truth) / len(chosen) / self.graph.n_items
+            examples.append(
+                (
+                    fragments.features(candidates)[chosen],
+                    truth[chosen].astype(np.float32),
+                    importance.astype(np.float32),
+                )
             )
-        )
-        fragments.likelihood[:] = 0
-        fragments.likelihood[candidates] = truth + 0.01 * rng.random(len(truth))
-        fragments.join(0.6)
-        fragments.likelihood[:] = np.nan
-    return examples
+            fragments.likelihood[:] = 0
+            fragments.likelihood[candidates] = truth + 0.01 * rng.random(len(truth))
+            fragments.join(0.6)
+            fragments.likelihood[:] = np.nan
+        return examples
 
 
 def _shared(

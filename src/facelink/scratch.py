@@ -1,0 +1,34 @@
+"""Arrays that a stage needs while it works, in memory or, if they are large, on disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facelink.errors import FileError
+
+IN_MEMORY_BYTES = 2 << 30
+
+
+def scratch_array(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array to be filled. A large one lies in a file that vanishes with it.
+
+    The file is in the folder for temporary files (``TMPDIR``). The system keeps as much
+    of it in memory as there is room for.
+    """
+    n_bytes = 4 * int(np.prod(shape))
+    if n_bytes <= IN_MEMORY_BYTES:
+        return np.empty(shape, np.float32)
+    try:
+        with tempfile.TemporaryFile() as file:  # it has no name, and the map holds it open
+            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk would kill us later
+            return np.memmap(file, np.float32, "r+", shape=shape)
+    except OSError as error:
+        raise FileError(
+            f"Cannot make a temporary file of {n_bytes / 2**30:.1f} GiB in "
+            f"{tempfile.gettempdir()!r}: {error.strerror}. Make room there, or name another "
+            "folder in TMPDIR."
+        ) from None
