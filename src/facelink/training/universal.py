@@ -38,7 +38,7 @@ EVENNESS = 0.5  # 0: every link counts alike, 1: every person does
 CANDIDATES = 1500  # pairs of clusters of each episode and round that are learned from
 ROUNDS = 2
 BATCH = 4096
-PRESETS = {"balanced": Preset(0.55, 0.6), "purity": Preset(0.85, 0.9)}
+PRESETS = {"balanced": Preset(0.55, 0.7), "purity": Preset(0.85, 0.9)}
 
 Floats = NDArray[np.float32]
 Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
