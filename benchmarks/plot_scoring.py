@@ -29,12 +29,13 @@ def main() -> None:
                           textcoords="offset points", xytext=(0, 6), ha="center",
                           fontsize=7, color="#666666")  # fmt: skip
         axis.set_xlabel(f"{title}, {name}")
-        axis.set_xticks(values[:: max(1, len(values) // 3)])
-        axis.set_ylim(bottom=0)
-        axis.margins(x=0.12, y=0.15)
+        axis.set_xticks([values[0], values[-2], values[-1]])
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.margins(x=0.12)
         axis.grid(axis="y", color="#e6e9ec")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("ms per pivot")
+    axes[0].set_ylim(0, 1.15 * max(float(row["ms per pivot"]) for row in rows))
     figure.tight_layout()
     figure.savefig(DOCS / "scoring.png")
 

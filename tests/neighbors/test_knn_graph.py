@@ -47,8 +47,7 @@ def test_the_graph_does_not_depend_on_tiles_threads_or_what_fits_in_memory(monke
     x = np.random.default_rng(0).integers(-1, 2, size=(300, 12)) + 1e-9
     x = x[(np.abs(x) > 0.5).any(axis=1)]
     wanted = knn_graph(x, 15)
-    for queries, tile, threads in ((7, 11, 1), (64, 300, 2), (300, 5, 3)):
-        monkeypatch.setattr(exact, "QUERIES", queries)
+    for tile, threads in ((11, 1), (300, 2), (5, 3), (100, 8)):
         monkeypatch.setattr(exact, "TILE", tile)
         graph = knn_graph(x, 15, n_threads=threads)
         np.testing.assert_array_equal(graph.indices, wanted.indices)

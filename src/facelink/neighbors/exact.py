@@ -3,13 +3,16 @@
 A matrix product's rounding depends on its shape, so on the size of the tiles
 and on the number of threads. Each product therefore only nominates candidates:
 everything that could be among the k nearest given the largest possible
-rounding error. These are scored again by one loop that always adds in the same
+rounding error. Two items are multiplied once: what a finds out about b, b finds
+out about a. The candidates are scored again by one loop that always adds in the same
 order, and that score decides. The graph is the same on every machine setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +20,9 @@ from numpy.typing import NDArray
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 
-QUERIES, TILE = 512, 4096  # 8 MB of similarities per thread: they stay in the cache
-SETTLED = 64  # queries whose candidates are read at once where the collection is on disk
-SPARE = 64  # candidates beyond 4 k that a query has room for
+TILE = 2048  # items: 16 MB of similarities per thread
+SETTLED = 64  # items whose candidates are scored at once
+SPARE = 128  # candidates beyond 2 k that an item has room for
 
 
 def nearest(
@@ -45,68 +48,100 @@ def nearest(
     # reference value itself in float32.
     slack = np.float32(2 * (dimension + 3) * 2.0**-24)
 
-    def search(block: slice) -> slice:
-        mine = rows[items[block]]
-        candidates = np.empty((len(mine), 4 * k + SPARE), np.int32)
-        products = np.empty(candidates.shape, np.float32)
-        counts = np.zeros(len(mine), np.int64)
-        floors = np.full(len(mine), -np.inf, np.float32)
-        for tile in blocks(n_items, TILE):
-            scores = mine @ rows[items[tile]].T
+    candidates = np.empty((n_items, 2 * k + SPARE), np.int32)
+    products = np.empty(candidates.shape, np.float32)
+    counts = np.zeros(n_items, np.int64)
+    floors = np.full(n_items, -np.inf, np.float32)
+    parts = list(blocks(n_items, TILE))
+    locks = [threading.Lock() for _ in parts]  # of the candidates of each part
+
+    def compare(pair: tuple[int, int]) -> int:
+        """Nominate from one product for the items of both its sides."""
+        a, b = pair
+        first, second = parts[a], parts[b]
+        scores = rows[items[first]] @ rows[items[second]].T
+        with locks[a], locks[b] if a != b else nullcontext():
             _nominate(
-                scores, block.start, tile.start, k, slack, candidates, products, counts, floors
+                scores, first.start, second.start, k, slack, candidates, products, counts, floors
             )
-        for q in range(len(mine)):
+        return scores.size
+
+    def settle(block: slice) -> slice:
+        for q in range(block.start, block.stop):
             _drop_far(candidates[q], products[q], counts, q, k, slack)
-        for start in range(0, len(mine), SETTLED):
-            some = slice(start, min(start + SETTLED, len(mine)))
-            found = slice(block.start + some.start, block.start + some.stop)
-            others, place = _read_candidates(rows, items, candidates[some], counts[some])
-            _settle(
-                mine[some], others, place, items, candidates[some], counts[some],
-                indices[found], similarities[found],
-            )  # fmt: skip
-        for crowded in np.flatnonzero(counts == CROWDED):
+        others, place = _read_candidates(rows, items, candidates[block], counts[block])
+        _settle(
+            rows[items[block]], others, place, items, candidates[block], counts[block],
+            indices[block], similarities[block],
+        )  # fmt: skip
+        for crowded in np.flatnonzero(counts[block] == CROWDED):
             _search_plainly(rows, items, block.start + int(crowded), indices, similarities)
         return block
 
     done = 0
     report(done, n_items)
-    for block in in_threads(search, blocks(n_items, QUERIES), n_threads=n_threads):
-        done += block.stop - block.start
-        report(done, n_items)
+    everything = n_items * (n_items + TILE) / 2  # products, about
+    for size in in_threads(compare, _pairs(len(parts)), n_threads=n_threads):
+        done += size
+        report(min(int(n_items * done / everything), n_items - 1), n_items)
+    for _ in in_threads(settle, blocks(n_items, SETTLED), n_threads=n_threads):
+        pass
+    report(n_items, n_items)
     return indices, similarities
+
+
+def _pairs(n_parts: int) -> Iterator[tuple[int, int]]:
+    """Each pair of parts once, (a, b) with a <= b; pairs that follow one another share no part.
+
+    Those at the same distance first, so that threads seldom wait for one another.
+    """
+    for distance in range(n_parts):
+        for a in range(n_parts - distance):
+            yield a, a + distance
 
 
 CROWDED = -1
 
 
 @compiled
-def _nominate(scores, first_query, first_item, k, slack, candidates, products, counts, floors):
-    """Add to each query's candidates those of a tile that could be among its k nearest.
+def _nominate(scores, first, second, k, slack, candidates, products, counts, floors):
+    """Add to each item's candidates those of the other side that could be among its k nearest.
 
-    A query with more close calls than there is room for is marked crowded.
+    ``first`` and ``second`` are the first items of the two sides. An item with more close
+    calls than there is room for is marked crowded.
     """
-    capacity = candidates.shape[1]
-    for q in range(scores.shape[0]):
-        if counts[q] == CROWDED:
-            continue
-        own = first_query + q - first_item
+    one_side = first == second
+    far = floors[second : second + scores.shape[1]]
+    for i in range(scores.shape[0]):
+        q, row = first + i, scores[i]
         floor = floors[q]
-        for j in range(scores.shape[1]):
-            if scores[q, j] < floor or j == own:
+        for j in range(len(row)):
+            score = row[j]
+            if score < floor and score < far[j]:
                 continue
-            if counts[q] == capacity:
-                floor = _drop_far(candidates[q], products[q], counts, q, k, slack)
-                if counts[q] == capacity:
-                    counts[q] = CROWDED
-                    break
-                if scores[q, j] < floor:
-                    continue
-            candidates[q, counts[q]] = first_item + j
-            products[q, counts[q]] = scores[q, j]
-            counts[q] += 1
-        floors[q] = floor
+            other = second + j
+            if score >= floor and q != other:
+                _add(q, other, score, k, slack, candidates, products, counts, floors)
+                floor = floors[q]
+            if score >= far[j] and not one_side:
+                _add(other, q, score, k, slack, candidates, products, counts, floors)
+
+
+@compiled
+def _add(q, other, score, k, slack, candidates, products, counts, floors):
+    """Add one candidate of item q, dropping those that have become too far if there is no room."""
+    capacity = candidates.shape[1]
+    if counts[q] == capacity:
+        floors[q] = _drop_far(candidates[q], products[q], counts, q, k, slack)
+        if counts[q] == capacity:
+            counts[q] = CROWDED
+            floors[q] = np.inf
+            return
+        if score < floors[q]:
+            return
+    candidates[q, counts[q]] = other
+    products[q, counts[q]] = score
+    counts[q] += 1
 
 
 @compiled
@@ -145,8 +180,8 @@ def _settle(mine, others, place, items, candidates, counts, indices, similaritie
     for q in range(len(mine)):
         if counts[q] == CROWDED:
             continue
-        # Nominated in ascending order: a stable sort by similarity leaves ties to the lower.
-        chosen = candidates[q, : counts[q]]
+        # In ascending order a stable sort by similarity leaves ties to the lower.
+        chosen = np.sort(candidates[q, : counts[q]])
         values = np.empty(len(chosen), np.float32)
         for c in range(len(chosen)):
             values[c] = _dot(mine[q], others[place[chosen[c]]])
