@@ -88,7 +88,7 @@ class TorchScorer:
 
         def score() -> Iterator[range]:
             done = 0
-            for subgraphs in in_threads(build, blocks(len(order), PIVOTS), n_threads=1):
+            for subgraphs in in_threads(build, blocks(len(order), PIVOTS), n_threads=2):
                 out[subgraphs.pivots] = self.score(subgraphs)
                 yield range(done, done + len(subgraphs))
                 done += len(subgraphs)
