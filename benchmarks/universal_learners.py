@@ -56,13 +56,14 @@ def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
     examples = [lesson.link_examples() for lesson in lessons]
     first = fitted("links", examples, len(NAMES), (64, 64))
     others: list[Perceptron] = []
+    rng = np.random.default_rng(0)
     for look in range(looks):
         for lesson in lessons:
             if look == 0:
                 first_look(lesson.features, first, lesson.likelihood)
             else:
                 look_again(lesson.features, others[-1], lesson.likelihood)
-        examples = [lesson.surrounding_examples() for lesson in lessons]
+        examples = [lesson.surrounding_examples(rng) for lesson in lessons]
         others.append(fitted(f"again.{look}", examples, len(SURROUNDINGS), (48, 48)))
 
     def score(features: LinkFeatures, graph: KnnGraph) -> np.ndarray:

@@ -24,7 +24,10 @@ def scratch_array(shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.empty(shape, np.float32)
     try:
         with tempfile.TemporaryFile() as file:  # it has no name, and the map holds it open
-            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk would kill us later
+            if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+                os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk would kill us later
+            else:
+                file.truncate(n_bytes)
             return np.memmap(file, np.float32, "r+", shape=shape)
     except OSError as error:
         raise FileError(

@@ -117,7 +117,7 @@ def score_links(
     A `GcnModel` costs about the multiplications of its layers after the first,
     per node of each subgraph; memory beyond the result is the first layer's
     output for every item, twice. A `UniversalModel` costs k² steps per item and
-    a few thousand multiplications per link; memory beyond the result is three
+    a few thousand multiplications per link; memory beyond the result is six
     times that of the result.
     """
     model = load_model(model) if not isinstance(model, Model) else model

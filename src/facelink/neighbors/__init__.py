@@ -98,8 +98,8 @@ def knn_graph(
     twice, so that an item stored 200 times has one copy of itself among its
     neighbours and k - 1 others.
 
-    Costs n² d multiplications. Memory beyond the result is a few dozen MB per
-    thread and, up to 2 GiB of it, a float32 copy of the embeddings.
+    Costs n² d / 2 multiplications. Memory beyond the result is 16 k + 1024 bytes
+    per item and a few dozen MB per thread and, up to 2 GiB of it, a float32 copy of the embeddings.
 
     Examples
     --------

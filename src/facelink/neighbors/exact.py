@@ -91,9 +91,10 @@ def nearest(
 
 
 def _pairs(n_parts: int) -> Iterator[tuple[int, int]]:
-    """Each pair of parts once, (a, b) with a <= b; pairs that follow one another share no part.
+    """Each pair of parts once, (a, b) with a <= b.
 
-    Those at the same distance first, so that threads seldom wait for one another.
+    By distance, so that pairs that follow one another seldom share a part, and threads
+    seldom wait for one another.
     """
     for distance in range(n_parts):
         for a in range(n_parts - distance):
