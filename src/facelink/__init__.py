@@ -28,6 +28,7 @@ _HOMES = {
     "cluster": "facelink.pipeline",
     "errors": "facelink.errors",
     "join_fragments": "facelink.merging",
+    "join_views": "facelink.views",
     "knn_graph": "facelink.neighbors",
     "load_model": "facelink.links",
     "load_sample": "facelink.data.sample",
@@ -49,6 +50,7 @@ __all__ = [
     "cluster",
     "errors",
     "join_fragments",
+    "join_views",
     "knn_graph",
     "load_model",
     "load_sample",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from facelink.pipeline import Clustering, cluster
     from facelink.subgraphs import Context
     from facelink.training import train
+    from facelink.views import join_views
 
 
 def __getattr__(name: str) -> Any:

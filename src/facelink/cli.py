@@ -10,7 +10,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +28,11 @@ BAD_INPUT, INTERRUPTED = 2, 130
 PATH = click.Path(path_type=Path)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+view_files = click.option("--view", "views", type=PATH, multiple=True, metavar="FILE",
+                          help="A further embedding of the same items, such as voices; "
+                          "NaN rows are missing.")  # fmt: skip
+view_weights = click.option("--weights", metavar="W,…",
+                            help="How much each view counts, INPUT first.")  # fmt: skip
 force = click.option("--force", is_flag=True, help="Replace a result that is already there.")
 
 
@@ -128,6 +133,8 @@ def demo(output: Path, as_json: bool) -> None:
               help="Cut clusters larger than this apart (propagation).")  # fmt: skip
 @click.option("--device", metavar="DEVICE",
               help="Where torch scores, like cuda (models of the paper's kind).")  # fmt: skip
+@view_files
+@view_weights
 @click.option("--dim", type=int, metavar="D", help="Dimension of raw float32 .bin input.")
 @force
 @as_json
@@ -140,6 +147,8 @@ def cluster(
     threshold: float | None,
     max_size: int | None,
     device: str | None,
+    views: tuple[Path, ...],
+    weights: str | None,
     dim: int | None,
     force: bool,
     as_json: bool,
@@ -161,10 +170,14 @@ def cluster(
         "method": method,
         "options": options,
         "device": device,
+        "weights": _weights(weights),
     }
     embeddings = read_embeddings(inputs, dim=dim)
-    about = {"input": [str(path) for path in inputs]}
-    summary = _cluster_to(output, embeddings, about, **chosen)
+    about: dict[str, Any] = {"input": [str(path) for path in inputs]}
+    if views:
+        about["views"] = [str(path) for path in views]
+    further = [read_embeddings([path], dim=dim) for path in views]
+    summary = _cluster_to(output, embeddings, about, further, **chosen)
     if as_json:
         click.echo(json.dumps(summary))
         return
@@ -193,6 +206,8 @@ def cluster(
 @click.option("--as-in-paper", is_flag=True,
               help="Residuals alone as features, every link alike in the loss.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="For the same result again.")
+@view_files
+@view_weights
 @click.option("--dim", type=int, metavar="D", help="Dimension of raw float32 .bin input.")
 @force
 @as_json
@@ -203,6 +218,8 @@ def train(
     hops: str,
     widths: str,
     as_in_paper: bool,
+    views: tuple[Path, ...],
+    weights: str | None,
     dim: int | None,
     force: bool,
     as_json: bool,
@@ -224,6 +241,7 @@ def train(
     if output.exists() and not force:
         raise ResultExistsError(f"{output} is there already. Choose another file, or use --force.")
     embeddings, truth = read_embeddings([features], dim=dim), read_labels(labels)
+    further = [read_embeddings([path], dim=dim) for path in views]
     from facelink.training import train as train_model
 
     checkpoint = output.with_suffix(".checkpoint")
@@ -241,6 +259,7 @@ def train(
     options |= {
         "hops": _numbers("--hops", hops),
         "widths": _numbers("--widths", widths),
+        "weights": _weights(weights),
         "similarity": not as_in_paper,
         "balanced": not as_in_paper,
     }
@@ -249,6 +268,7 @@ def train(
             model = train_model(
                 embeddings,
                 truth,
+                views=further,
                 name=output.stem,
                 checkpoint=checkpoint,
                 progress=progress,
@@ -297,7 +317,7 @@ def evaluate(truth: Path, predicted: Path, as_json: bool) -> None:
 
 
 def _cluster_to(
-    folder: Path, embeddings: Any, about: dict[str, Any], **chosen: Any
+    folder: Path, embeddings: Any, about: dict[str, Any], views: Sequence[Any] = (), **chosen: Any
 ) -> dict[str, Any]:
     """Cluster, write the result, and return its summary."""
     import facelink
@@ -305,7 +325,7 @@ def _cluster_to(
 
     began = time.monotonic()
     with _progress() as progress:
-        found = facelink.cluster(embeddings, progress=progress, **chosen)
+        found = facelink.cluster(embeddings, views=views, progress=progress, **chosen)
     summary = {
         **about,
         "facelink": __version__,
@@ -374,6 +394,17 @@ def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"Wrote        {first}")
     for path in others:
         click.echo(f"             {path}")
+
+
+def _weights(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(
+            f"expected numbers with commas, such as 1,0.5; got {text!r}", param_hint="--weights"
+        ) from None
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

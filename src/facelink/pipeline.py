@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from facelink.compiled import compiled
 from facelink.embeddings import UnitRows, as_embeddings
+from facelink.errors import InputError
 from facelink.links import (
+    GcnModel,
     Links,
     Model,
     UniversalModel,
@@ -20,11 +22,13 @@ from facelink.links import (
     score_links,
 )
 from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
+from facelink.links.views import score_views
 from facelink.merging import by_size, check_merging, join_fragments, merge_links
 from facelink.neighbors import knn_graph
 from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
 from facelink.subgraphs import Context
+from facelink.views import View, as_views, check_weights, even_weights, join
 
 LITTLE = 60  # items; below it there is hardly any context to read
 NEAR_COPY = 0.95  # how far the nearest is on the way from the last neighbour to a copy
@@ -56,6 +60,8 @@ class Clustering:
 def cluster(
     embeddings: ArrayLike,
     *,
+    views: Sequence[ArrayLike] = (),
+    weights: Sequence[float] | None = None,
     model: Model | str = DEFAULT_MODEL,
     preset: str = DEFAULT_PRESET,
     context: Context | None = None,
@@ -71,6 +77,13 @@ def cluster(
     ----------
     embeddings : (n, d) array or memory map
         One row per item.
+    views : sequence of (n, d) arrays
+        Further embeddings of the same items, such as voices beside faces. A row
+        of NaN is an item that lacks the view.
+    weights : sequence of float, optional
+        How much each view counts, ``embeddings`` first. By default what the
+        model was trained with; ``"universal"`` lets strangers be as different
+        in one view as in another.
     model : Model or str
         The name or path of a model, or one from `train` or `load_model`. The
         default, ``"universal"``, takes embeddings of any kind and dimension; a
@@ -105,8 +118,11 @@ def cluster(
     >>> facelink.metrics.bcubed(faces.labels, people.labels).f > 0.9
     True
     """
-    embeddings = as_embeddings(embeddings)
     model = load_model(model) if not isinstance(model, Model) else model
+    parts = as_views([embeddings, *views]) if views else []
+    embeddings = join_parts(parts, weights, model) if views else as_embeddings(embeddings)
+    if weights is not None and not views:
+        raise InputError("weights are those of several views; there is but one. Pass views=[…].")
     model.check_dimension(embeddings.shape[1])
     check_device(model, device)
     sure = model.preset(preset)
@@ -122,26 +138,43 @@ def cluster(
     first_copy, group = find_distinct(rows)
     items = rows if len(first_copy) == len(group) else UnitRows(embeddings[first_copy])
 
-    # 1. Find the neighbours of every item.
-    graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)
-    # 2. and 3. Read from the context of every item which neighbours are the same person.
-    links = score_links(
-        items,
-        graph,
-        model,
-        context=context,
-        device=device,
-        n_threads=n_threads,
-        progress=progress,
-    )
+    if parts and isinstance(model, UniversalModel):
+        # 1. to 3. in each view's own graph, where no view blurs what another shows.
+        parts = [part.of(first_copy) for part in parts]
+        links = score_views(parts, items, model, n_threads=n_threads, progress=progress)
+    else:
+        # 1. Find the neighbours of every item.
+        graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)
+        # 2. and 3. Read from the context of every item which neighbours are the same person.
+        links = score_links(
+            items,
+            graph,
+            model,
+            context=context,
+            device=device,
+            n_threads=n_threads,
+            progress=progress,
+        )
     # 4. Merge the links into clusters, and clusters that are fragments of one person.
     labels = merge_links(links, method, **options)
-    if isinstance(model, UniversalModel) and method == "map-equation":
+    if isinstance(model, UniversalModel) and method == "map-equation" and not parts:
         labels = join_fragments(labels, links, items, model, threshold=joining, n_threads=n_threads)
 
     confidence = confidence_of(links, labels)
-    notes = graph.notes + notes_on(len(group), len(first_copy)) + notes_on_links(links)
+    notes = links.graph.notes + notes_on(len(group), len(first_copy)) + notes_on_links(links)
     return Clustering(by_size(labels[group]), confidence[group], notes)
+
+
+def join_parts(
+    parts: Sequence[View], weights: Sequence[float] | None, model: Model
+) -> NDArray[np.float32]:
+    """The views beside each other, weighted as asked or as the model would have it."""
+    if isinstance(model, GcnModel):
+        model.check_views([part.dimension for part in parts])
+        chosen = [weight for _, weight in model.views]
+    else:
+        chosen = even_weights(parts)
+    return join(parts, chosen if weights is None else check_weights(weights, len(parts)))
 
 
 def notes_on(n_items: int, n_distinct: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -215,6 +215,8 @@ class GcnModel(Model):
         What the file says of itself: name, training data, versions, results.
     presets : mapping of str to Preset
         How sure to be, by name.
+    views : tuple of (int, float)
+        Dimension and weight of each view, where it was trained on several.
     """
 
     kind: ClassVar[str] = "gcn"
@@ -226,8 +228,16 @@ class GcnModel(Model):
     presets: Mapping[str, Preset] = field(
         default_factory=lambda: {"balanced": Preset(0.6), "purity": Preset(0.8)}
     )
+    views: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
+        views = tuple((int(dimension), float(weight)) for dimension, weight in self.views)
+        object.__setattr__(self, "views", views)
+        if views and sum(d for d, _ in views) != self.architecture.dimension:
+            raise ModelError(
+                f"views of {' + '.join(str(d) for d, _ in views)} dimensions do not make up the "
+                f"{self.architecture.dimension} of the network"
+            )
         wanted = self.architecture.weight_shapes()
         shapes = {name: array.shape for name, array in self.weights.items()}
         for name in sorted(wanted.keys() | shapes.keys()):
@@ -239,6 +249,8 @@ class GcnModel(Model):
         super().__post_init__()
 
     def check_dimension(self, dimension: int) -> None:
+        if self.views and dimension != self.architecture.dimension:
+            self.check_views([dimension])
         if dimension != self.architecture.dimension:
             raise ModelError(
                 f"Model {self.name!r} takes embeddings of {self.architecture.dimension} "
@@ -247,11 +259,23 @@ class GcnModel(Model):
                 "model of your own see: facelink train --help"
             )
 
+    def check_views(self, dimensions: Sequence[int]) -> None:
+        """Refuse views that are not those it was trained on."""
+        if [d for d, _ in self.views] != list(dimensions):
+            trained = " and ".join(str(d) for d, _ in self.views)
+            raise ModelError(
+                f"Model {self.name!r} was trained on "
+                + (f"views of {trained} dimensions" if self.views else "embeddings of one kind")
+                + f", got {' and '.join(map(str, dimensions))} dimensions. Pass the same views in the "
+                "same order (views=, --view), or use the model that takes any, 'universal'."
+            )
+
     def description(self) -> dict[str, Any]:
         return {
             "architecture": asdict(self.architecture),
             "context": asdict(self.context),
             "presets": _as_plain(self.presets),
+            "views": [list(view) for view in self.views],
         }
 
     @classmethod
@@ -262,8 +286,9 @@ class GcnModel(Model):
         about: Mapping[str, Any],
     ) -> GcnModel:
         architecture = Architecture(**description["architecture"])
-        model = cls(architecture, weights, _context(description), about)
-        # Files of before presets have none.
+        views = tuple(tuple(view) for view in description.get("views", ()))
+        model = cls(architecture, weights, _context(description), about, views=views)
+        # Files of before presets have none, and those of before views no views.
         given = description.get("presets")
         return model if given is None else replace(model, presets=_presets(given))
 

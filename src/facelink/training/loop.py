@@ -27,6 +27,7 @@ from facelink.progress import Progress, silent
 from facelink.subgraphs import Context, build_subgraphs
 from facelink.training.checkpoint import Checkpoint
 from facelink.training.network import Batch, LinkNetwork, weights_of
+from facelink.views import as_views, check_weights, join
 
 WEIGHT_DECAY = 0.01
 WARM_UP = 0.1  # the share of all steps in which the learning rate rises
@@ -80,6 +81,8 @@ def train(
     embeddings: ArrayLike,
     labels: ArrayLike,
     *,
+    views: Sequence[ArrayLike] = (),
+    weights: Sequence[float] | None = None,
     aggregator: str = "mean",
     widths: Sequence[int] = (512, 512, 256, 256),
     symmetric: bool = False,
@@ -106,6 +109,11 @@ def train(
     embeddings : (n, d) array
     labels : (n,) array of int or str
         Who each item is.
+    views : sequence of (n, d) arrays
+        Further embeddings of the same items, joined to the first as the paper
+        does; a row of NaN is an item that lacks the view.
+    weights : sequence of float, optional
+        How much each view counts, ``embeddings`` first; all alike by default.
     aggregator : {"mean", "weighted", "attention"}
         How a node sums up its neighbours (GCN-M, GCN-W and GCN-A in the paper).
     widths : sequence of int
@@ -164,7 +172,9 @@ def train(
     128
     """
     _check_options(epochs, batch_size, learning_rate, validation, seed)
-    rows = UnitRows(embeddings)
+    parts = as_views([embeddings, *views]) if views else []
+    shares = check_weights(weights, 1 + len(views)) if parts or weights is not None else []
+    rows = UnitRows(join(parts, shares) if parts else embeddings)
     identities = _as_identities(labels, len(rows))
     context = Context(tuple(hops), u, include_pivot)
     architecture = Architecture(
@@ -245,7 +255,8 @@ def train(
         "link average precision": None if watched is None else round(best["average_precision"], 4),
         "seed": seed,
     }
-    return GcnModel(architecture, state.best_weights, scoring, about)
+    trained_on = tuple(zip((part.dimension for part in parts), shares, strict=False))
+    return GcnModel(architecture, state.best_weights, scoring, about, views=trained_on)
 
 
 class _Training:
