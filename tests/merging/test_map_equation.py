@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 from test_merging import pairs_of, same
 
+from facelink.merging import map_equation
 from facelink.merging.map_equation import code_length, find_modules, merge_map_equation
 
 
@@ -124,3 +125,22 @@ def test_one_large_group_stays_whole():
             if a != b:
                 edges[min(a, int(b)), max(a, int(b))] = rng.uniform(0.7, 1)
     assert len(set(merge_map_equation(pairs_of(400, edges)).tolist())) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_only_parts_of_the_modules_at_hand_are_moved(monkeypatch, seed):
+    """Parts of modules that are no more would be given modules that do not exist."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(40, size=(2, 100))
+    links = coo_array((rng.random(100), ends), shape=(40, 40)).tocsr()
+    links.setdiag(0)
+    regroup = map_equation._regroup
+
+    def checked(flow, visits, parts, modules, rng):
+        of_part = np.full(parts.max() + 1, -1)
+        of_part[parts] = modules
+        np.testing.assert_array_equal(of_part[parts], modules)
+        return regroup(flow, visits, parts, modules, rng)
+
+    monkeypatch.setattr(map_equation, "_regroup", checked)
+    map_equation.find_modules((links + links.T).tocsr())

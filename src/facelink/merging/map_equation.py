@@ -67,7 +67,9 @@ def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64],
     length = code_length(flow, visits, modules)
     for _ in range(ROUNDS):
         before = length
-        for parts in (np.arange(n_nodes), _parts(flow, visits, modules, rng)):
+        for whole in (False, True):
+            # Parts of the modules as they are now: nodes, or what each falls into on its own.
+            parts = _parts(flow, visits, modules, rng) if whole else np.arange(n_nodes)
             tuned = _regroup(flow, visits, parts, modules, rng)
             tuned_length = code_length(flow, visits, tuned)
             if tuned_length < length:
