@@ -21,6 +21,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 import facelink
+from facelink.experiments.bench import RECIPE, half_of_people
 from peers import measure, oracle_rows
 from tables import markdown, save
 
@@ -38,15 +39,6 @@ VARIANTS = {
     "GCN-M, the paper's widths": {"widths": (512, 512, 256, 256)},
     "GCN-M, narrow": {"widths": (64, 64, 32, 32)},
 }
-RECIPE = {"widths": (256, 256, 128, 128), "hops": (80, 5), "u": 5, "epochs": 3, "batch_size": 32}
-
-
-def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the items of the first and the second half of the identities."""
-    identities = np.unique(labels)
-    chosen = np.random.default_rng(seed).permutation(identities)[: len(identities) // 2]
-    first = np.isin(labels, chosen)
-    return first, ~first
 
 
 def trained(x: np.ndarray, labels: np.ndarray, variant: str, folder: Path) -> facelink.GcnModel:
@@ -95,7 +87,8 @@ def main() -> None:
         arrays = np.load(options.folder / f"{collection}.npz", allow_pickle=False)
         x = arrays["x"].astype(np.float32)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        train, test = halves(arrays["y"], options.seed)
+        train = half_of_people(arrays["y"], options.seed)
+        test = ~train
         if options.swap:
             train, test = test, train
         truth = arrays["y"][test]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import DBSCAN, HDBSCAN
+from sklearn.cluster import HDBSCAN
 
 from facelink import KnnGraph, knn_graph
-from facelink.compiled import compiled
+from facelink.baselines.ahc import prepare_ahc
+from facelink.baselines.chinese_whispers import prepare_chinese_whispers
+from facelink.baselines.components import prepare_components
+from facelink.baselines.dbscan import noise_alone, prepare_dbscan
 from facelink.metrics import bcubed, nmi, pairwise
 
 Labelings = Iterator[tuple[str, np.ndarray]]
@@ -36,35 +36,28 @@ def measure(truth: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def threshold_components(x: np.ndarray, graph: KnnGraph) -> Labelings:
     """Connected components of the neighbours above a similarity."""
-    n, k = graph.indices.shape
-    rows, columns = np.repeat(np.arange(n), k), graph.indices.ravel()
-    similarities = graph.similarities.ravel()
+    labels_at = prepare_components(x, graph=graph)
     for threshold in np.arange(0.20, 0.96, 0.02):
-        kept = similarities > threshold
-        matrix = coo_array((np.ones(kept.sum()), (rows[kept], columns[kept])), shape=(n, n))
-        yield f"{threshold:.2f}", connected_components(matrix, directed=False)[1]
+        yield f"{threshold:.2f}", labels_at(threshold)
 
 
 def ahc(x: np.ndarray, graph: KnnGraph) -> Labelings:
     """Average-linkage agglomerative clustering of the full distance matrix."""
-    distances = np.maximum(1 - x @ x.T, 0)
-    tree = linkage(distances[np.triu_indices(len(x), 1)].astype(np.float64), "average")
-    for threshold in np.arange(0.06, 1.00, 0.02):
-        yield f"{threshold:.2f}", fcluster(tree, threshold, "distance")
+    labels_at = prepare_ahc(x, exact=True)
+    for distance in np.arange(0.06, 1.00, 0.02):
+        yield f"{distance:.2f}", labels_at(1 - distance)
 
 
 def dbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
     """DBSCAN on the kNN graph; noise becomes singletons."""
-    n, k = graph.indices.shape
-    rows = np.repeat(np.arange(n), k)
-    values = np.maximum(1 - graph.similarities.ravel(), 1e-6)
-    distances = coo_array((values, (rows, graph.indices.ravel())), shape=(n, n)).tocsr()
+    # One way, as when the saved results were measured.
+    labels_at = {
+        least: prepare_dbscan(x, graph=graph, min_samples=least, one_way=True)
+        for least in (1, 2, 4)
+    }
     for radius in np.arange(0.08, 0.76, 0.04):
-        for least in (1, 2, 4):
-            labels = DBSCAN(eps=radius, min_samples=least, metric="precomputed").fit_predict(
-                distances
-            )
-            yield f"eps {radius:.2f}, least {least}", noise_alone(labels)
+        for least, labels_of in labels_at.items():
+            yield f"eps {radius:.2f}, least {least}", labels_of(radius)
 
 
 def infomap(x: np.ndarray, graph: KnnGraph) -> Labelings:
@@ -88,43 +81,9 @@ def infomap(x: np.ndarray, graph: KnnGraph) -> Labelings:
 
 def chinese_whispers(x: np.ndarray, graph: KnnGraph) -> Labelings:
     """Everyone takes the label that is strongest around them, 20 times over."""
-    n, k = graph.indices.shape
+    labels_at = prepare_chinese_whispers(x, graph=graph)
     for threshold in np.arange(0.32, 0.94, 0.06):
-        weights = np.where(graph.similarities > threshold, graph.similarities, 0).ravel()
-        rows = np.repeat(np.arange(n), k)
-        one_way = coo_array((weights, (rows, graph.indices.ravel())), shape=(n, n)).tocsr()
-        both_ways = one_way.maximum(one_way.T).tocsr()
-        both_ways.eliminate_zeros()
-        order = np.random.default_rng(0)
-        labels = np.arange(n)
-        for _ in range(20):
-            if not _whisper(
-                both_ways.indptr, both_ways.indices, both_ways.data, order.permutation(n), labels
-            ):
-                break
-        yield f"{threshold:.2f}", labels
-
-
-@compiled
-def _whisper(starts, neighbors, weights, order, labels):
-    """One round in place; how many labels changed."""
-    strength = np.zeros(len(labels))
-    changed = 0
-    for i in order:
-        best = labels[i]
-        for e in range(starts[i], starts[i + 1]):
-            label = labels[neighbors[e]]
-            strength[label] += weights[e]
-        highest = 0.0
-        for e in range(starts[i], starts[i + 1]):
-            label = labels[neighbors[e]]
-            if strength[label] > highest:
-                highest, best = strength[label], label
-        for e in range(starts[i], starts[i + 1]):
-            strength[labels[neighbors[e]]] = 0.0
-        changed += labels[i] != best
-        labels[i] = best
-    return changed
+        yield f"{threshold:.2f}", labels_at(threshold)
 
 
 def hdbscan(x: np.ndarray, graph: KnnGraph) -> Labelings:
@@ -139,14 +98,6 @@ def evoc(x: np.ndarray, graph: KnnGraph) -> Labelings:
     from evoc import EVoC
 
     yield "default", noise_alone(EVoC().fit_predict(x))
-
-
-def noise_alone(labels: np.ndarray) -> np.ndarray:
-    """Give every item of noise (-1) a label of its own."""
-    noise = labels < 0
-    labels = labels.copy()
-    labels[noise] = labels.max() + 1 + np.arange(noise.sum())
-    return labels
 
 
 Peer = Callable[[np.ndarray, KnnGraph], Labelings]

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 import facelink
+from facelink.experiments.tables import markdown
+
+__all__ = ["RESULTS", "machine", "markdown", "save"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -30,19 +33,6 @@ def machine() -> dict[str, Any]:
         "numpy": np.__version__,
         "facelink": facelink.__version__,
     }
-
-
-def markdown(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """A table; numbers with four decimals."""
-
-    def cell(value: Any) -> str:
-        if isinstance(value, float):
-            return f"{value:.4f}" if abs(value) < 1 else f"{value:,.1f}"
-        return f"{value:,}" if isinstance(value, int) else str(value)
-
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(cell(row.get(c, "")) for c in columns) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def save(name: str, rows: Sequence[dict[str, Any]], columns: Sequence[str], **about: Any) -> None:

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 
 import facelink
-from accuracy import halves
 from facelink.embeddings import UnitRows
+from facelink.experiments.bench import half_of_people
 from facelink.links.model import DEFAULT_PRESET
 from facelink.training.episodes import Collection
 from facelink.training.universal import PRESETS, train_universal
@@ -75,7 +75,8 @@ def trained(
 
 def half(collection: Collection, which: int) -> Collection:
     """The first or second half of the people of a collection."""
-    mask = halves(collection.labels, 0)[which]
+    first = half_of_people(collection.labels, 0)
+    mask = ~first if which else first
     x, labels = collection.embeddings[mask], collection.labels[mask]
     return Collection(collection.name, x, labels, collection.embedder, collection.people)
 

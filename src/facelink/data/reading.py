@@ -80,6 +80,15 @@ def read_labels(path: str | Path) -> NDArray[Any]:
     return as_labels(_read(path, readers, "labels"), f"The labels in {path}")
 
 
+def read_array(path: str | Path, name: str) -> NDArray[Any]:
+    """Read an array from ``.npy``, or the array of this name from ``.npz``."""
+    readers: dict[str, Callable[[Path], NDArray[Any]]] = {
+        ".npy": _read_npy,
+        ".npz": lambda path: _read_npz(path, name),
+    }
+    return _read(Path(path), readers, "an array")
+
+
 def _read(
     path: Path, readers: dict[str, Callable[[Path], NDArray[Any]]], what: str
 ) -> NDArray[Any]:

@@ -266,8 +266,8 @@ class GcnModel(Model):
             raise ModelError(
                 f"Model {self.name!r} was trained on "
                 + (f"views of {trained} dimensions" if self.views else "embeddings of one kind")
-                + f", got {' and '.join(map(str, dimensions))} dimensions. Pass the same views in the "
-                "same order (views=, --view), or use the model that takes any, 'universal'."
+                + f", got {' and '.join(map(str, dimensions))} dimensions. Pass the same views in "
+                "the same order (views=, --view), or use the model that takes any, 'universal'."
             )
 
     def description(self) -> dict[str, Any]:

@@ -13,16 +13,13 @@ from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
-from facelink.compiled import blocks, compiled
+from facelink.compiled import compiled
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel, score_links
-from facelink.neighbors import KnnGraph, knn_graph
+from facelink.neighbors import KnnGraph, knn_graph, similarities_to
 from facelink.progress import Progress, silent
 from facelink.views import View
-
-BLOCK_ROWS = 256
 
 
 def score_views(
@@ -78,21 +75,13 @@ def score_views(
     neighbors = np.empty((n_items, k), np.int32)
     likelihood = np.empty((n_items, k), np.float32)
     _likeliest(np.hstack(indices), np.hstack(likelihoods), neighbors, likelihood)
-    similarities = _similarities(joined, neighbors)
+    similarities = similarities_to(joined, neighbors)
     order = np.argsort(-similarities, axis=1, kind="stable")
     graph = KnnGraph(
         np.take_along_axis(neighbors, order, axis=1),
         np.take_along_axis(similarities, order, axis=1),
     )
     return Links(graph, np.take_along_axis(likelihood, order, axis=1))
-
-
-def _similarities(rows: UnitRows, neighbors: NDArray[np.int32]) -> NDArray[np.float32]:
-    similarities = np.empty(neighbors.shape, np.float32)
-    for block in blocks(len(neighbors), BLOCK_ROWS):
-        around = rows[neighbors[block].ravel()].reshape(*neighbors[block].shape, -1)
-        similarities[block] = np.einsum("nd,nkd->nk", rows[block], around)
-    return similarities
 
 
 @compiled

@@ -8,13 +8,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from facelink.compiled import blocks
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.neighbors.copies import find_distinct, list_copies
 from facelink.neighbors.exact import nearest
 from facelink.progress import Progress, silent
 
-__all__ = ["KnnGraph", "knn_graph"]
+__all__ = ["KnnGraph", "knn_graph", "similarities_to"]
+
+BLOCK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -127,3 +130,13 @@ def knn_graph(
     if n_copies:
         indices, similarities = list_copies(indices, similarities, first_copy, group, width)
     return KnnGraph(indices, similarities, notes)
+
+
+def similarities_to(rows: UnitRows, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    """The cosine similarities of each item to those listed for it: (n, k) to (n, k)."""
+    n_items, k = indices.shape
+    similarities = np.empty((n_items, k), np.float32)
+    for block in blocks(n_items, max(1, BLOCK_BYTES // (4 * max(k, 1) * rows.shape[1]))):
+        listed = rows[indices[block].ravel()].reshape(*indices[block].shape, -1)  # (rows, k, d)
+        similarities[block] = np.einsum("nd,nkd->nk", rows[block], listed)
+    return similarities

@@ -1,0 +1,120 @@
+"""The methods that the paper compares with, and a few more: one file each.
+
+Each file has a function of the method's name, ``labels = method(embeddings, *,
+knob, graph=None, ...)``, and ``prepare_method``, which does what does not depend
+on the knob once and returns the labels as a function of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from facelink.baselines.pairs import similarity_pairs
+from facelink.baselines.sizes import check_size
+from facelink.embeddings import UnitRows
+from facelink.neighbors import KnnGraph
+
+__all__ = ["BASELINES", "Baseline", "check_size", "similarity_pairs"]
+
+# Of the true number of people, for methods that have to be told how many there are. The
+# most first: of their eigenvectors the others can be served.
+SHARES = (1.5, 1.2, 1.0, 0.85, 0.7, 0.5)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method to compare with, and how to tune it.
+
+    Attributes
+    ----------
+    name : str
+        As in the tables.
+    module : str
+        The file in this folder, and the function in it. It is imported when
+        first needed.
+    knob : str
+        The parameter that is tuned.
+    memory : callable
+        About how many bytes it needs for so many items, of 512 dimensions.
+    n_neighbors : int
+        The width of the kNN graph it reads; 0 if it reads none.
+
+    Examples
+    --------
+    >>> import facelink
+    >>> from facelink.baselines import BASELINES
+    >>> faces = facelink.load_sample()
+    >>> ahc = BASELINES["ahc"]
+    >>> labels_at = ahc.prepare(faces.embeddings)
+    >>> n_people = len(set(faces.labels))
+    >>> scores = [facelink.metrics.bcubed(faces.labels, labels_at(threshold)).f
+    ...           for threshold in ahc.grid(n_people)]
+    >>> max(scores) > 0.9
+    True
+    """
+
+    name: str
+    module: str
+    knob: str
+    memory: Callable[[int], int]
+    n_neighbors: int = 80
+
+    def prepare(
+        self, embeddings: ArrayLike | UnitRows, *, graph: KnnGraph | None = None
+    ) -> Callable[[Any], NDArray[np.int64]]:
+        """Do what does not depend on the knob; returns the labels as a function of it.
+
+        A graph wider than the method reads is cut to its width first.
+        """
+        if graph is not None and 0 < self.n_neighbors < graph.k:
+            k = self.n_neighbors
+            graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
+        return self._part(f"prepare_{self.module}")(embeddings, graph=graph)
+
+    def grid(self, n_people: int) -> Sequence[float]:
+        """The knob's values to try, in this order, when tuned on so many people by oracle."""
+        if self.knob == "n_clusters":
+            return tuple(max(1, round(share * n_people)) for share in SHARES)
+        return self._part("GRID")
+
+    def _part(self, name: str) -> Any:
+        return getattr(import_module(f"facelink.baselines.{self.module}"), name)
+
+
+def _bytes_of(module: str) -> Callable[[int], int]:
+    return lambda n_items: import_module(f"facelink.baselines.{module}").memory(n_items)
+
+
+BASELINES: dict[str, Baseline] = {
+    method.module: method
+    for method in (
+        Baseline("K-means", "kmeans", "n_clusters", _bytes_of("kmeans"), 0),
+        Baseline("Spectral", "spectral", "n_clusters", _bytes_of("spectral")),
+        Baseline("AHC", "ahc", "threshold", _bytes_of("ahc")),
+        Baseline(
+            "Affinity Propagation",
+            "affinity_propagation",
+            "preference",
+            _bytes_of("affinity_propagation"),
+            0,
+        ),
+        Baseline("DBSCAN", "dbscan", "eps", _bytes_of("dbscan")),
+        Baseline("Rank-Order", "rank_order", "threshold", lambda n: 100 * 80 * n),
+        Baseline("ARO", "aro", "threshold", lambda n: 120 * 200 * n, 200),
+        Baseline("CDP", "cdp", "threshold", lambda n: 100 * 15 * n, 15),
+        Baseline("PAHC", "pahc", "threshold", lambda n: (12 * 512 + 140 * 80) * n),
+        Baseline("DDC", "ddc", "threshold", lambda n: (12 * 512 + 140 * 80) * n),
+        Baseline("ConPaC", "conpac", "threshold", lambda n: 40 * (100 + 16 * 40) * n, 40),
+        Baseline("Threshold components", "components", "threshold", _bytes_of("components")),
+        Baseline(
+            "Chinese Whispers", "chinese_whispers", "threshold", _bytes_of("chinese_whispers")
+        ),
+        Baseline("Map equation", "map_equation", "threshold", _bytes_of("map_equation")),
+    )
+}

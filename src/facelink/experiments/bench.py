@@ -1,0 +1,266 @@
+"""What experiments have in common: collections, splits, models, rows that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import facelink
+from facelink.data.layouts import LabelledCollection
+from facelink.data.writing import make_folder
+from facelink.errors import FileError, InputError
+from facelink.links import GcnModel, Model, load_model
+from facelink.metrics import bcubed, nmi, pairwise
+from facelink.progress import Progress, silent
+
+Row = dict[str, Any]
+
+# A narrower network in smaller subgraphs than the paper's: as accurate on half of
+# lfw-degraded, and trained in minutes rather than hours (docs/accuracy.md).
+RECIPE = {"widths": (256, 256, 128, 128), "hops": (80, 5), "u": 5, "epochs": 3, "batch_size": 32}
+AS_IN_PAPER = {
+    "widths": (512, 512, 256, 256), "hops": (200, 10), "u": 10, "epochs": 4, "batch_size": 16,
+    "similarity": False, "balanced": False,
+}  # fmt: skip
+QUICK = {"widths": (32, 32, 16, 16), "hops": (40, 5), "u": 5, "epochs": 8, "batch_size": 16}
+QUICK_ITEMS, QUICK_COLLECTIONS = 1000, 2
+AGGREGATORS = {"GCN-M": "mean", "GCN-W": "weighted", "GCN-A": "attention"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row to be.
+
+    Attributes
+    ----------
+    key : dict
+        The columns that say what is measured.
+    compute : callable
+        Measures it: the other columns.
+    data : tuple of str
+        Digests of the collections it is measured on.
+    kind : str
+        Cells of one kind, key and data are the same, whichever experiment asks.
+    """
+
+    key: Row
+    compute: Callable[[], Row]
+    data: tuple[str, ...]
+    kind: str
+
+    @property
+    def title(self) -> str:
+        return ", ".join(str(value) for value in self.key.values())
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Collections to measure on, and a folder for what was measured.
+
+    Attributes
+    ----------
+    collections : sequence of LabelledCollection
+    folder : Path
+        For tables, figures, trained models and finished rows.
+    quick : bool
+        Small parts of the collections and small networks: to see it run.
+    as_in_paper : bool
+        Train with the paper's widths, subgraphs and loss.
+    universal : str
+        The model for any embedding to compare with.
+    distractors : int
+        How many to add.
+    seed : int
+    progress : callable
+    """
+
+    collections: Sequence[LabelledCollection]
+    folder: Path
+    quick: bool = False
+    as_in_paper: bool = False
+    universal: str = "universal"
+    distractors: int = 100_000
+    seed: int = 0
+    progress: Progress = silent
+    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How networks are trained."""
+        return QUICK if self.quick else AS_IN_PAPER if self.as_in_paper else RECIPE
+
+    def about(self) -> Row:
+        """What is needed to judge the figures."""
+        return {
+            "facelink": facelink.__version__,
+            "collections": [c.name for c in self.tested],
+            "items": [len(c) for c in self.tested],
+            "quick": self.quick,
+            "recipe": {name: str(value) for name, value in self.recipe.items()},
+            "universal model": self.universal,
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def training(self) -> LabelledCollection | None:
+        """The collection that is there to train on: CASIA of the paper, part0_train of MS1M."""
+        named = [c for c in self.collections if _is_for_training(c)]
+        return self.reduced(named[0]) if named else None
+
+    @cached_property
+    def tested(self) -> list[LabelledCollection]:
+        """The collections to measure on, whole."""
+        chosen = [c for c in self.collections if not _is_for_training(c)]
+        return [self.reduced(c) for c in chosen]
+
+    def reduced(self, collection: LabelledCollection) -> LabelledCollection:
+        """Some of the people, if it is to be quick."""
+        if not self.quick or len(collection) <= QUICK_ITEMS:
+            return collection
+        order = np.random.default_rng(self.seed).permutation(collection.n_people)
+        sizes = np.bincount(collection.labels)[order]
+        people = order[: max(2, int(np.searchsorted(np.cumsum(sizes), QUICK_ITEMS)))]
+        return collection.of(np.isin(collection.labels, people), collection.name)
+
+    def split(
+        self, collection: LabelledCollection
+    ) -> tuple[LabelledCollection, LabelledCollection]:
+        """What to train on and what to test on, with no people in common."""
+        if self.training is not None:
+            return self.training, collection
+        return self.once(("split", collection.digest), lambda: self._halves(collection))
+
+    def _halves(
+        self, collection: LabelledCollection
+    ) -> tuple[LabelledCollection, LabelledCollection]:
+        first = half_of_people(collection.labels, self.seed)
+        return (
+            collection.of(first, f"{collection.name}, one half"),
+            collection.of(~first, collection.name),
+        )
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made for this key, or make it."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def graph(self, collection: LabelledCollection, k: int) -> facelink.KnnGraph:
+        """The kNN graph of a collection, kept."""
+        return self.once(("graph", collection.digest, k), lambda: collection.graph(k))
+
+    def network(
+        self, method: str, collection: LabelledCollection, views: Sequence[NDArray[Any]] = ()
+    ) -> GcnModel:
+        """GCN-M, GCN-W or GCN-A trained on a collection; kept in a file."""
+        recipe = {"aggregator": AGGREGATORS[method], **self.recipe, "seed": self.seed}
+        extra = [hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest() for v in views]
+        name = f"{method}-{_fingerprint([collection.digest, recipe, extra])}"
+        path = self.folder / "models" / f"{name}.safetensors"
+        if not path.exists():
+            make_folder(path.parent)
+            checkpoint = path.with_suffix(".checkpoint")
+            trained = facelink.train(
+                collection.embeddings,
+                collection.labels,
+                views=views,
+                name=name,
+                checkpoint=checkpoint,
+                progress=self.progress,
+                **recipe,
+            )
+            trained.save(path)
+            checkpoint.unlink(missing_ok=True)
+        model = load_model(path)
+        if not isinstance(model, GcnModel):
+            raise FileError(f"{path} is another kind of model. Remove it.")
+        return model
+
+    def universal_model(self) -> Model:
+        """The model for any embedding."""
+        return self.once("universal", lambda: load_model(self.universal))
+
+    def row_of(self, cell: Cell) -> Row:
+        """The cell's row, computed now or before."""
+        setting = [cell.kind, cell.key, cell.data, self.quick, self.seed, self.recipe]
+        name = _fingerprint([facelink.__version__, *setting])
+        if name not in self._rows:
+            measured = cell.compute()
+            make_folder(self.folder)
+            self._append({"cell": name, "row": measured})
+            self._rows[name] = measured
+        return {**cell.key, **self._rows[name]}
+
+    @cached_property
+    def _rows(self) -> dict[str, Row]:
+        rows = {}
+        if self._file.exists():
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry = json.loads(line)
+                    rows[entry["cell"]] = dict(entry["row"])
+                except (ValueError, KeyError, TypeError):  # cut off when somebody pulled the plug
+                    continue
+        return rows
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "cells.jsonl"
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write("\n" if file.tell() and not _ends_a_line(self._file) else "")
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(f"Cannot write {self._file}: {error.strerror}.") from None
+
+
+def half_of_people(labels: NDArray[np.integer], seed: int) -> NDArray[np.bool_]:
+    """A mask of the items of one half of the people."""
+    people = np.unique(labels)
+    chosen = np.random.default_rng(seed).permutation(people)[: len(people) // 2]
+    return np.isin(labels, chosen)
+
+
+def scores(truth: NDArray[Any], labels: NDArray[Any], **options: Any) -> Row:
+    """The columns by which a clustering is judged."""
+    return {
+        "F": round(bcubed(truth, labels, **options).f, 4),
+        "pairwise F": round(pairwise(truth, labels, **options).f, 4),
+        "NMI": round(nmi(truth, labels, **options), 4),
+    }
+
+
+def need(collections: Sequence[LabelledCollection], what: str) -> LabelledCollection:
+    """The first of some collections, or an error that says what is missing."""
+    if not collections:
+        raise InputError(what)
+    return collections[0]
+
+
+def _is_for_training(collection: LabelledCollection) -> bool:
+    return bool({"casia", "train"} & set(re.split(r"[\W_]+", collection.name.lower())))
+
+
+def _fingerprint(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _ends_a_line(file: Path) -> bool:
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read(1) == b"\n"

@@ -1,0 +1,242 @@
+"""The paper's tables and figures, on small collections."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import facelink
+from conftest import make_faces
+from facelink.cli import main
+from facelink.data.layouts import LabelledCollection
+from facelink.errors import InputError
+from facelink.experiments import EXPERIMENTS, Bench, Cell, find_experiments, run_experiment
+from facelink.experiments.bench import half_of_people
+from facelink.experiments.synthetic import Population
+from facelink.experiments.tables import plain
+from facelink.experiments.two_views import as_hard_as, best_of, pair_people
+
+SIZES = (14,) * 10 + (3,) * 6 + (1,) * 8
+
+
+def collection(name="some-32", seed=0, **options):
+    faces = make_faces(options.pop("sizes", SIZES), seed=seed, **options)
+    return LabelledCollection(name, faces.embeddings, faces.labels)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    collections = [
+        collection("some-32"),
+        collection("some-24", dimension=24),
+        collection("voices-20", seed=5, dimension=20, sizes=(12,) * 9, noise=0.3),
+    ]
+    return Bench(collections, tmp_path / "out", quick=True, distractors=60)
+
+
+def test_table1_is_the_upper_bound(bench):
+    rows, files = run_experiment(EXPERIMENTS["table1"], bench)
+    mine = [row["F"] for row in rows if row["collection"] == "some-32"]
+    assert mine == sorted(mine)
+    assert mine[-1] == 1.0  # every item lists everybody of its own
+    # Worked by hand: four people in a row, of whom two are one; the nearest of each is true or not.
+    x = np.array([[1, 0], [0.99, 0.14], [0, 1], [0.14, 0.99], [-1, 0]])
+    tiny = LabelledCollection("tiny", x, np.array([0, 0, 1, 2, 2]))
+    rows, _ = run_experiment(
+        EXPERIMENTS["table1"], Bench([tiny], bench.folder / "tiny", quick=True)
+    )
+    assert rows[-1]["F"] == 1.0
+    assert [file.suffix for file in files] == [".csv", ".json", ".md"]
+    with files[0].open() as file:
+        assert len(list(csv.DictReader(file))) == len(EXPERIMENTS["table1"].cells(bench))
+    assert json.loads(files[1].read_text())["about"]["quick"] is True
+
+
+def test_finished_rows_are_not_computed_again(bench):
+    computed = []
+
+    def compute():
+        computed.append(1)
+        return {"F": 0.5}
+
+    cell = Cell({"method": "a"}, compute, ("data",), "kind")
+    assert bench.row_of(cell) == {"method": "a", "F": 0.5}
+    again = Bench(bench.collections, bench.folder, quick=True)
+    assert again.row_of(cell) == {"method": "a", "F": 0.5}
+    assert len(computed) == 1
+    # Other data, another key or another seed is another row.
+    again.row_of(Cell({"method": "a"}, compute, ("other",), "kind"))
+    again.row_of(Cell({"method": "b"}, compute, ("data",), "kind"))
+    Bench(bench.collections, bench.folder, quick=True, seed=1).row_of(cell)
+    assert len(computed) == 4
+
+
+def test_a_line_that_was_cut_off_costs_one_row_only(bench):
+    def cell(name):
+        return Cell({"method": name}, lambda: {"F": 0.5}, (), "kind")
+
+    bench.row_of(cell("a"))
+    bench.row_of(cell("b"))
+    file = bench.folder / "cells.jsonl"
+    file.write_bytes(file.read_bytes()[:-9])
+    again = Bench(bench.collections, bench.folder, quick=True)
+    again.row_of(cell("b"))
+    third = Bench(bench.collections, bench.folder, quick=True)
+    fail = Cell({"method": "b"}, lambda: pytest.fail("computed again"), (), "kind")
+    assert third.row_of(fail)["F"] == 0.5
+    assert len(third._rows) == 2
+
+
+def test_halves_share_nobody():
+    labels = np.repeat(np.arange(10), 3)
+    first = half_of_people(labels, 0)
+    assert len(np.unique(labels[first])) == len(np.unique(labels[~first])) == 5
+    assert not set(labels[first]) & set(labels[~first])
+
+
+def test_a_collection_for_training_is_trained_on(tmp_path):
+    bench = Bench([collection("CASIA"), collection("512", seed=1)], tmp_path, quick=True)
+    assert [c.name for c in bench.tested] == ["512"]
+    learned, tested = bench.split(bench.tested[0])
+    assert (learned.name, tested.name) == ("CASIA", "512")
+
+
+@pytest.mark.slow
+def test_table2_has_a_row_for_every_method(bench):
+    rows, _ = run_experiment(EXPERIMENTS["table2"], bench)
+    mine = {row["method"]: row for row in rows if row["collection"] == "some-32"}
+    assert {"K-means", "AHC", "ARO", "DDC", "ConPaC", "GCN-M", "GCN-A", "facelink"} <= set(mine)
+    assert mine["AHC"]["F"] > 0.9  # these people are easy to tell apart
+    assert mine["AHC"]["knob"].startswith("threshold")
+    # Nothing is tuned by oracle for ours.
+    assert mine["facelink"]["knob"] == "none"
+
+
+@pytest.mark.slow
+def test_figures_are_drawn(bench):
+    pytest.importorskip("matplotlib")
+    for name in ("figure3", "figure4", "figure5"):
+        rows, files = run_experiment(EXPERIMENTS[name], bench)
+        assert rows
+        png = next(file for file in files if file.suffix == ".png")
+        assert png.read_bytes()[:4] == b"\x89PNG"
+        assert "<svg" in next(file for file in files if file.suffix == ".svg").read_text()
+
+
+def test_the_toy_learns_to_separate():
+    pytest.importorskip("torch")
+    from facelink.experiments.toy import STEPS, train_toy
+
+    found = train_toy(0)
+    assert found[STEPS[-1]]["loss"] < found[0]["loss"] / 2
+    assert found[STEPS[-1]]["right"] > 0.8
+
+
+def test_table4_ignores_the_distractors(bench):
+    rows, _ = run_experiment(EXPERIMENTS["table4"], bench)
+    _, tested = bench.split(bench.tested[0])
+    assert [row["k1"] for row in rows] == [10, 40, 160]
+    assert {row["items"] for row in rows} == {len(tested) + 60}
+
+
+@pytest.mark.slow
+def test_tables_5_and_6_pair_faces_with_voices(bench):
+    few, _ = run_experiment(EXPERIMENTS["table5"], bench)
+    many, _ = run_experiment(EXPERIMENTS["table6"], bench)
+    assert few[0]["people"] < many[0]["people"]
+    assert {row["view"] for row in many} == {"face", "voice", "both"}
+
+
+def test_pairs_of_people_and_speakers():
+    faces, voices = collection(seed=1), collection("voices", seed=2, sizes=(9,) * 6, dimension=12)
+    learned, tested = pair_people(faces, voices, seed=0, most=5)
+    assert len(np.unique(learned.labels)) + len(np.unique(tested.labels)) == 6
+    assert np.bincount(tested.labels).max() <= 5
+    assert len(tested.faces) == len(tested.voices) == len(tested.labels)
+
+
+def test_noise_makes_voices_as_hard_as_faces():
+    faces, voices = collection(noise=1.1, n_copies=0), collection(seed=3, noise=0.2, n_copies=0)
+    order = np.argsort(faces.labels, kind="stable"), np.argsort(voices.labels, kind="stable")
+    labels = faces.labels[order[0]]
+    x, v = faces.embeddings[order[0]], voices.embeddings[order[1]]
+    noise = as_hard_as(x, v, labels, 0)
+
+    def score(rows):
+        return facelink.metrics.bcubed(labels, best_of("ahc", rows, labels)).f
+
+    from facelink.experiments.two_views import with_noise
+
+    assert score(v) > score(x) + 0.02
+    assert abs(score(with_noise(v, noise, 0)) - score(x)) < 0.06
+
+
+def test_people_who_do_not_exist_look_like_real_ones():
+    real = facelink.load_sample()
+    collection = LabelledCollection("sample", real.embeddings, real.labels)
+    rows, owners = Population.of(collection).draw(3000, seed=0)
+
+    def similarities(x, labels):
+        x = np.asarray(x, np.float32)
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        products = x @ x.T
+        same = labels[:, None] == labels
+        np.fill_diagonal(same, False)
+        apart = products[labels[:, None] != labels]
+        return products[same].mean(), apart.mean(), apart.std()
+
+    wanted = similarities(collection.embeddings[:3000], collection.labels[:3000])
+    found = similarities(rows, owners)
+    np.testing.assert_allclose(found, wanted, atol=0.06)
+    assert np.array_equal(rows, Population.of(collection).draw(3000, seed=0)[0])
+
+
+def test_a_collection_without_pairs_cannot_be_imitated():
+    with pytest.raises(InputError, match="at most one person twice"):
+        Population.of(LabelledCollection("alone", np.eye(4), np.arange(4)))
+
+
+def test_plain_tables_fit_the_terminal():
+    rows = [{"collection": "a", "method": "x" * 90, "F": 1.0}, {"collection": "a", "F": 0.25}]
+    text = plain(rows)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.splitlines()[0] == "collection: a"
+
+
+def test_other_embeddings_of_the_same_people_are_needed(tmp_path):
+    with pytest.raises(InputError, match="expected two collections named NAME-EMBEDDER"):
+        EXPERIMENTS["table3"].cells(Bench([collection("alone")], tmp_path))
+
+
+def test_voices_are_needed(tmp_path):
+    with pytest.raises(InputError, match="says that it holds voices, got alone"):
+        EXPERIMENTS["table5"].cells(Bench([collection("alone")], tmp_path))
+
+
+def test_unknown_experiments_are_named():
+    with pytest.raises(InputError, match="no experiment 'table9'; there are table1"):
+        find_experiments("table9")
+
+
+def test_the_command(tmp_path):
+    some = collection()
+    np.savez(tmp_path / "some.npz", x=some.embeddings, y=some.labels)
+    run = CliRunner()
+    listed = run.invoke(main, ["bench", "--list"])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in EXPERIMENTS)
+    arguments = ["bench", "table1", "--data", str(tmp_path), "-o", str(tmp_path / "out")]
+    done = run.invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "pairwise F" in done.output
+    as_json = run.invoke(main, [*arguments, "--json"])
+    assert len(json.loads(as_json.stdout)["table1"]["rows"]) == 6
+    wrong = run.invoke(main, [*arguments, "--collection", "other"])
+    assert wrong.exit_code == 2
+    assert "no collection 'other'; it holds some" in wrong.output
+    nowhere = run.invoke(main, ["bench", "table1", "--data", str(tmp_path / "nowhere")])
+    assert nowhere.exit_code == 2
