@@ -110,10 +110,11 @@ def test_table2_has_a_row_for_every_method(bench):
     rows, _ = run_experiment(EXPERIMENTS["table2"], bench)
     mine = {row["method"]: row for row in rows if row["collection"] == "some-32"}
     assert {"K-means", "AHC", "ARO", "DDC", "ConPaC", "GCN-M", "GCN-A", "facelink"} <= set(mine)
+    assert all(row["F"] is not None for row in mine.values())
     assert mine["AHC"]["F"] > 0.9  # these people are easy to tell apart
-    assert mine["AHC"]["knob"].startswith("threshold")
+    assert mine["AHC"]["tuned"].startswith("threshold")
     # Nothing is tuned by oracle for ours.
-    assert mine["facelink"]["knob"] == "none"
+    assert mine["facelink"]["tuned"] == "nothing"
 
 
 @pytest.mark.slow
@@ -198,6 +199,14 @@ def test_people_who_do_not_exist_look_like_real_ones():
 def test_a_collection_without_pairs_cannot_be_imitated():
     with pytest.raises(InputError, match="at most one person twice"):
         Population.of(LabelledCollection("alone", np.eye(4), np.arange(4)))
+
+
+def test_plain_tables_are_grouped_by_their_first_column():
+    rows = [{"collection": c, "k": k, "F": 0.5 * k} for c in "ab" for k in (1, 2)]
+    assert plain(rows).split("\n") == [
+        "collection: a", "k       F", "1  0.5000", "2  1.0000", "",
+        "collection: b", "k       F", "1  0.5000", "2  1.0000",
+    ]  # fmt: skip
 
 
 def test_plain_tables_fit_the_terminal():

@@ -7,7 +7,7 @@ on the knob once and returns the labels as a function of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -44,6 +44,8 @@ class Baseline:
         About how many bytes it needs for so many items, of 512 dimensions.
     n_neighbors : int
         The width of the kNN graph it reads; 0 if it reads none.
+    variants : tuple of dict
+        Values of its other parameters to try, the usual ones first.
 
     Examples
     --------
@@ -64,9 +66,10 @@ class Baseline:
     knob: str
     memory: Callable[[int], int]
     n_neighbors: int = 80
+    variants: tuple[Mapping[str, int], ...] = ({},)
 
     def prepare(
-        self, embeddings: ArrayLike | UnitRows, *, graph: KnnGraph | None = None
+        self, embeddings: ArrayLike | UnitRows, *, graph: KnnGraph | None = None, **variant: int
     ) -> Callable[[Any], NDArray[np.int64]]:
         """Do what does not depend on the knob; returns the labels as a function of it.
 
@@ -75,7 +78,7 @@ class Baseline:
         if graph is not None and 0 < self.n_neighbors < graph.k:
             k = self.n_neighbors
             graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
-        return self._part(f"prepare_{self.module}")(embeddings, graph=graph)
+        return self._part(f"prepare_{self.module}")(embeddings, graph=graph, **variant)
 
     def grid(self, n_people: int) -> Sequence[float]:
         """The knob's values to try, in this order, when tuned on so many people by oracle."""
@@ -104,12 +107,25 @@ BASELINES: dict[str, Baseline] = {
             _bytes_of("affinity_propagation"),
             0,
         ),
-        Baseline("DBSCAN", "dbscan", "eps", _bytes_of("dbscan")),
+        Baseline(
+            "DBSCAN",
+            "dbscan",
+            "eps",
+            _bytes_of("dbscan"),
+            variants=tuple({"min_samples": least} for least in (4, 2, 8)),
+        ),
         Baseline("Rank-Order", "rank_order", "threshold", lambda n: 100 * 80 * n),
-        Baseline("ARO", "aro", "threshold", lambda n: 120 * 200 * n, 200),
+        Baseline(
+            "ARO",
+            "aro",
+            "threshold",
+            lambda n: 120 * 200 * n,
+            200,
+            variants=tuple({"k": k} for k in (20, 10, 50, 200)),  # 200 is its authors'
+        ),
         Baseline("CDP", "cdp", "threshold", lambda n: 100 * 15 * n, 15),
-        Baseline("PAHC", "pahc", "threshold", lambda n: (12 * 512 + 140 * 80) * n),
-        Baseline("DDC", "ddc", "threshold", lambda n: (12 * 512 + 140 * 80) * n),
+        Baseline("PAHC", "pahc", "threshold", lambda n: (12 * 512 + 140 * 200) * n, 200),
+        Baseline("DDC", "ddc", "threshold", lambda n: (12 * 512 + 140 * 200) * n, 200),
         Baseline("ConPaC", "conpac", "threshold", lambda n: 40 * (100 + 16 * 40) * n, 40),
         Baseline("Threshold components", "components", "threshold", _bytes_of("components")),
         Baseline(

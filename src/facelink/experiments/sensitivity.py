@@ -56,6 +56,6 @@ def draw(rows: Sequence[Row], figure: Any) -> None:
     left.set(xlabel="k1", ylabel="BCubed F", xscale="log", title=f"(a) u = {FIXED_U}")
     left.set_xticks(K1, [str(k) for k in K1])
     left.minorticks_off()
-    right.set(xlabel="u", title="(b)")
+    right.set(xlabel="u", title="(b)", xticks=U)
     left.legend()
     right.legend()

@@ -59,7 +59,9 @@ def measure(bench: Bench, collection: LabelledCollection, method: str, knob: flo
         graph = bench.graph(tested, 200)
         labels_at = bench.once(
             ("prepared", method, tested.digest),
-            lambda: BASELINES[method].prepare(tested.embeddings, graph=graph),
+            lambda: BASELINES[method].prepare(
+                tested.embeddings, graph=graph, **BASELINES[method].variants[0]
+            ),
         )
         labels = labels_at(knob)
     else:

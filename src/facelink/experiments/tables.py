@@ -48,8 +48,16 @@ def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
 
 
 def plain(rows: Sequence[Mapping[str, Any]], width: int = 80) -> str:
-    """A table for the terminal. What is the same in every row is said once, above it."""
+    """A table for the terminal. What is the same in every row is said once, above it.
+
+    Where the first column repeats itself, each of its values has a table of its own.
+    """
     columns = columns_of(rows)
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row.get(columns[0]), []).append(row)
+    if len(groups) > 1 and all(len(group) > 1 for group in groups.values()):
+        return "\n\n".join(plain(group, width) for group in groups.values())
     common = {
         name: rows[0].get(name)
         for name in columns

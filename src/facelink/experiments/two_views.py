@@ -105,8 +105,14 @@ def measure(
 
 def best_of(method: str, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """What a baseline finds with the knob that is best on these very items."""
-    labels_at = BASELINES[method].prepare(rows)
-    found = (labels_at(knob) for knob in BASELINES[method].grid(len(np.unique(labels))))
+    baseline = BASELINES[method]
+    grid = baseline.grid(len(np.unique(labels)))
+    found = (
+        labels_at(knob)
+        for variant in baseline.variants
+        for labels_at in [baseline.prepare(rows, graph=None, **variant)]
+        for knob in grid
+    )
     return max(found, key=lambda mine: bcubed(labels, mine).f)
 
 
