@@ -1,10 +1,12 @@
 """The universal model on collections, people and embedders that it was not trained on.
 
-    python benchmarks/universal.py DATA_DIR [--parts groups embedders halves peers]
+    python benchmarks/universal.py DATA_DIR [--parts groups embedders weaker halves peers]
 
 - groups: leave out all collections that may share people, train on the rest, cluster
   the ones left out, with nothing tuned;
 - embedders: the same with all collections of one embedder left out;
+- weaker: the collections of WEAKER with noise added to every embedding, as a weaker
+  embedder might see them, by the models of groups, beside the peers;
 - halves: one half of the people of lfw-degraded is trained on, the other clustered
   (the halves of accuracy.py), with the other groups but nobody else of LFW;
 - peers: oracle-tuned Infomap, AHC, DBSCAN, threshold components, Chinese Whispers and
@@ -43,7 +45,9 @@ PEOPLE = {  # collections of one group may share people
     "lfw": "lfw", "lfw-degraded": "lfw", "glint24": "lfw", "celeba": "celeba",
     "celebs800": "celebs800", "voices": "voices",
 }  # fmt: skip
-PARTS = ("groups", "embedders", "halves", "peers")
+PARTS = ("groups", "embedders", "weaker", "halves", "peers")
+WEAKER = ("celeba-128", "celebs800-128", "voices-256")
+NOISE = (0.3, 0.6, 0.9)  # the length of what is added to unit vectors
 HDBSCAN_ITEMS = 12_000  # it takes ten minutes on 20,000
 
 
@@ -81,15 +85,31 @@ def half(collection: Collection, which: int) -> Collection:
     return Collection(collection.name, x, labels, collection.embedder, collection.people)
 
 
+def with_noise(collection: Collection, noise: float) -> Collection:
+    """The collection as a weaker embedder might see it."""
+    rng = np.random.default_rng(0)
+    x = collection.embeddings
+    directions = rng.standard_normal(x.shape, np.float32) / np.sqrt(x.shape[1])
+    name = f"{collection.name}, noise {noise}"
+    return replace(collection, name=name, embeddings=UnitRows(x + noise * directions)[:])
+
+
 def tests(
     part: str, collections: list[Collection], models: Path, episodes: int
 ) -> Iterator[tuple[facelink.UniversalModel, Collection]]:
     """Models, and collections that each was not trained on."""
-    if part == "groups":
+    if part in ("groups", "weaker"):
         for group in dict.fromkeys(c.people for c in collections):
+            tested = [c for c in collections if c.people == group]
+            if part == "weaker":
+                tested = [c for c in tested if c.name in WEAKER]
+            if not tested:
+                continue
             rest = [c for c in collections if c.people != group]
             model = trained(rest, f"without-{group}", models, episodes)
-            yield from ((model, c) for c in collections if c.people == group)
+            if part == "weaker":
+                tested = [with_noise(c, noise) for c in tested for noise in NOISE]
+            yield from ((model, c) for c in tested)
     elif part == "embedders":
         for embedder in ("128", "512"):
             rest = [c for c in collections if c.embedder != embedder]
@@ -132,6 +152,9 @@ def rows_of_models(
             name = "facelink" if preset == DEFAULT_PRESET else f"facelink, {preset}"
             scores = measure(collection.labels, found.labels)
             yield {"collection": collection.name, "method": name, **scores}
+        if part == "weaker":
+            for row in oracle_rows(collection.embeddings, collection.labels):
+                yield {"collection": collection.name, **row}
         if part == "groups":
             reliabilities.append(reliability(model, collection))
             path = RESULTS / "universal_reliability.json"
@@ -161,7 +184,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, metavar="DATA_DIR")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--episodes", type=int, default=700)
+    parser.add_argument("--episodes", type=int, default=900)
     parser.add_argument("--models", type=Path, default=Path("universal-models"), metavar="DIR")
     parser.add_argument("--resume", action="store_true",
                         help="keep the rows of peers that were saved before")  # fmt: skip

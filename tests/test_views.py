@@ -171,3 +171,49 @@ def test_weights_are_checked(weights):
 def test_weights_without_views_are_refused():
     with pytest.raises(InputError, match="several views"):
         facelink.cluster(np.eye(3), weights=[1])
+
+
+def test_rows_are_counted_as_the_user_counts_them():
+    x = np.ones((9, 2))
+    x[3], x[7, 0] = np.nan, np.nan
+    with pytest.raises(InputError, match=r"View 2: NaN or infinity in 1 row of the embeddings: 7 "):
+        facelink.cluster(np.ones((9, 2)), views=[x])
+
+
+def test_a_placeholder_joins_nobody(two_views):
+    x, v, truth = (part.copy() for part in two_views)
+    silence = np.arange(len(v)) % 3 == 0
+    v[silence] = v[0]
+    found = facelink.cluster(x, views=[v])
+    assert "looks like a placeholder" in " ".join(found.notes)
+    assert facelink.metrics.bcubed(truth, found.labels).precision > 0.9
+    v[:] = 1
+    alone = facelink.cluster(x, views=[v])
+    assert facelink.metrics.bcubed(truth, alone.labels).precision > 0.9
+
+
+def test_a_view_of_little_weight_does_not_decide(two_views):
+    x, v, truth = two_views
+    rng = np.random.default_rng(0)
+    strangers = v[rng.permutation(len(v))]  # sure of links that are wrong
+    alike = facelink.cluster(x, views=[strangers])
+    less = facelink.cluster(x, views=[strangers], weights=[1, 0.2])
+
+    def precision(found):
+        return facelink.metrics.bcubed(truth, found.labels).precision
+
+    assert precision(less) > precision(alike) + 0.05
+
+
+def test_the_context_counts_with_views_too(two_views):
+    x, v, _ = two_views
+    views = as_views([x, v])
+    joined = facelink.embeddings.UnitRows(join(views, [1, 1]))
+    model = facelink.load_model("universal")
+    assert score_views(views, joined, model, context=facelink.Context((7,), 7)).graph.k == 7
+
+
+def test_views_may_be_one_array(two_views):
+    x, v, _ = two_views
+    one = facelink.cluster(x, views=v[None])
+    np.testing.assert_array_equal(one.labels, facelink.cluster(x, views=[v]).labels)

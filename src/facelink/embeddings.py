@@ -71,8 +71,7 @@ class UnitRows:
             rows, faults[block] = self._convert(block)
             if converted is not None:
                 converted[block] = rows
-        _refuse("NaN or infinity", np.flatnonzero(faults == NOT_FINITE))
-        _refuse("Zero vectors, which point nowhere,", np.flatnonzero(faults == ZERO))
+        refuse_rows(faults == NOT_FINITE, faults == ZERO)
         self.array = converted
 
     @classmethod
@@ -97,6 +96,12 @@ class UnitRows:
 
 
 NOT_FINITE, ZERO = 1, 2
+
+
+def refuse_rows(spoilt: NDArray[np.bool_], zero: NDArray[np.bool_]) -> None:
+    """Refuse rows with NaN or infinity, and rows of zeros, by their numbers."""
+    _refuse("NaN or infinity", np.flatnonzero(spoilt))
+    _refuse("Zero vectors, which point nowhere,", np.flatnonzero(zero))
 
 
 def _refuse(fault: str, rows: NDArray[np.integer]) -> None:

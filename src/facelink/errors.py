@@ -14,6 +14,10 @@ class InputError(FacelinkError, ValueError):
     """The data or an option cannot be used as it is."""
 
 
+class TooLargeError(InputError):
+    """A collection is too large for what is asked of it."""
+
+
 class ModelError(InputError):
     """A model file cannot be read, or does not fit the embeddings."""
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from facelink.compiled import compiled
 from facelink.embeddings import UnitRows, as_embeddings
-from facelink.errors import InputError
 from facelink.links import (
     GcnModel,
     Links,
@@ -82,8 +81,8 @@ def cluster(
         of NaN is an item that lacks the view.
     weights : sequence of float, optional
         How much each view counts, ``embeddings`` first. By default what the
-        model was trained with; ``"universal"`` lets strangers be as different
-        in one view as in another.
+        model was trained with; with ``"universal"``, all alike. A view of half
+        the weight is half as sure of a link that no other shows.
     model : Model or str
         The name or path of a model, or one from `train` or `load_model`. The
         default, ``"universal"``, takes embeddings of any kind and dimension; a
@@ -119,10 +118,10 @@ def cluster(
     True
     """
     model = load_model(model) if not isinstance(model, Model) else model
-    parts = as_views([embeddings, *views]) if views else []
-    embeddings = join_parts(parts, weights, model) if views else as_embeddings(embeddings)
-    if weights is not None and not views:
-        raise InputError("weights are those of several views; there is but one. Pass views=[…].")
+    parts = as_views([embeddings, *views]) if len(views) else []
+    if weights is not None:
+        check_weights(weights, len(parts))
+    embeddings = join_parts(parts, weights, model) if parts else as_embeddings(embeddings)
     model.check_dimension(embeddings.shape[1])
     check_device(model, device)
     sure = model.preset(preset)
@@ -141,7 +140,15 @@ def cluster(
     if parts and isinstance(model, UniversalModel):
         # 1. to 3. in each view's own graph, where no view blurs what another shows.
         parts = [part.of(first_copy) for part in parts]
-        links = score_views(parts, items, model, n_threads=n_threads, progress=progress)
+        links = score_views(
+            parts,
+            items,
+            model,
+            weights=weights,
+            context=context,
+            n_threads=n_threads,
+            progress=progress,
+        )
     else:
         # 1. Find the neighbours of every item.
         graph = knn_graph(items, context.k, n_threads=n_threads, progress=progress)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facelink.compiled import blocks
-from facelink.embeddings import BLOCK_BYTES, UnitRows, as_embeddings
+from facelink.embeddings import BLOCK_BYTES, UnitRows, as_embeddings, refuse_rows
 from facelink.errors import InputError
 from facelink.links.features import Background
 from facelink.scratch import scratch_array
@@ -46,7 +46,9 @@ class View:
         return self.rows.shape[1]
 
     def of(self, items: NDArray[np.integer]) -> View:
-        """The view of some items, numbered anew."""
+        """The view of some items, ascending, numbered anew."""
+        if len(items) == self.n_items:
+            return self
         place = np.full(self.n_items, -1)
         place[self.present] = np.arange(len(self.present))
         there = np.flatnonzero(place[items] >= 0)
@@ -71,18 +73,17 @@ def as_views(views: Sequence[ArrayLike]) -> list[View]:
     found = []
     nowhere = np.ones(n_items, bool)
     for number, array in enumerate(arrays, 1):
-        lacking = _rows_of_nan(array)
-        nowhere &= lacking
-        present = np.flatnonzero(~lacking)
-        if not len(present):
-            raise InputError(f"View {number} is missing of every item: all of its rows are NaN.")
         try:
-            rows = UnitRows(array[present] if lacking.any() else array)
+            lacking = _lacking(array)
         except InputError as error:
             raise InputError(
                 f"View {number}: {error} A row that is NaN throughout is an item without this view."
             ) from None
-        found.append(View(present, rows, n_items))
+        nowhere &= lacking
+        present = np.flatnonzero(~lacking)
+        if not len(present):
+            raise InputError(f"View {number} is missing of every item: all of its rows are NaN.")
+        found.append(View(present, UnitRows(array[present] if lacking.any() else array), n_items))
     if nowhere.any():
         items = np.flatnonzero(nowhere)
         shown = ", ".join(map(str, items[:5])) + (", …" if len(items) > 5 else "")
@@ -140,6 +141,8 @@ def check_weights(weights: Sequence[float] | None, n_views: int) -> list[float]:
     """One positive weight for each view; 1 each if none are given."""
     if weights is None:
         return [1.0] * n_views
+    if n_views < 2:
+        raise InputError("weights are those of several views; there is but one. Pass views=[…].")
     checked = np.asarray(weights, dtype=object)
     if checked.shape != (n_views,) or not all(
         isinstance(w, int | float | np.number) and 0 < w < np.inf for w in checked
@@ -164,10 +167,15 @@ def even_weights(views: Sequence[View], *, seed: int = 0) -> list[float]:
     return [float(np.sqrt(largest / max(spread, 1e-6))) for spread in spreads]
 
 
-def _rows_of_nan(array: NDArray[Any]) -> NDArray[np.bool_]:
-    if array.dtype.kind != "f":
-        return np.zeros(len(array), bool)
-    lacking = np.empty(len(array), bool)
+def _lacking(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows are NaN throughout; the others have to be vectors."""
+    lacking = np.zeros(len(array), bool)
+    spoilt, zero = lacking.copy(), lacking.copy()
     for block in blocks(len(array), max(1, BLOCK_BYTES // (8 * array.shape[1]))):
-        lacking[block] = np.isnan(array[block]).all(axis=1)
+        rows = array[block]
+        if array.dtype.kind == "f":
+            lacking[block] = np.isnan(rows).all(axis=1)
+            spoilt[block] = ~np.isfinite(rows).all(axis=1) & ~lacking[block]
+        zero[block] = ~rows.any(axis=1)
+    refuse_rows(spoilt, zero)
     return lacking

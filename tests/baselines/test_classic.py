@@ -268,7 +268,6 @@ def test_the_registry_cuts_a_graph_to_the_width_read(faces):
 def test_every_method_says_what_it_costs_and_what_to_try(name):
     baseline = BASELINES[name]
     assert baseline.module == name
-    assert 0 < baseline.memory(1_000) < baseline.memory(100_000)
     assert len(baseline.grid(100)) >= 5
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 import numpy as np
 import pytest
 
 from conftest import random_network
-from facelink import Context, KnnGraph, knn_graph, score_links
+from facelink import Context, KnnGraph, cluster, knn_graph, score_links
 from facelink.embeddings import UnitRows
-from facelink.errors import FileError, InputError, ModelError
+from facelink.errors import FileError, InputError, MissingExtraError, ModelError
 from facelink.links.gcn import GcnScorer, near_one_another
 from facelink.links.model import Architecture, GcnModel
 from facelink.scratch import scratch_array
@@ -210,3 +211,10 @@ def test_large_scores_of_attention_do_not_overflow(faces):
     assert np.isfinite(links.likelihood).all()
     distinct = (graph.similarities < 1.0).ravel()
     np.testing.assert_allclose(links.likelihood.ravel()[distinct], wanted[distinct], atol=1e-3)
+
+
+def test_a_device_without_torch_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "facelink.links.gcn_torch", raising=False)
+    with pytest.raises(MissingExtraError, match=r"needs torch: pip install 'facelink\[train\]'"):
+        cluster(np.eye(3, 128), model="mobileface-128", device="cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from facelink.errors import InputError
+from facelink.errors import TooLargeError
 
 GIB = 1 << 30
 LIMIT = 12 * GIB  # what the methods may take of a workstation of 16 GiB
@@ -25,7 +25,7 @@ def check_size(name: str, n_items: int, n_bytes: int) -> None:
     >>> check_size("Affinity Propagation", 1_000, 32 * 1_000**2)
     """
     if n_bytes > LIMIT:
-        raise InputError(
+        raise TooLargeError(
             f"{name} would need about {n_bytes / GIB:,.1f} GiB for {n_items:,} items, the limit is "
             f"{LIMIT / GIB:,.0f} GiB. Use a method on the kNN graph, whose memory grows with the "
             "items and not with their square, like components, dbscan or map_equation; or cluster "

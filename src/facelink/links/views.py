@@ -18,8 +18,12 @@ from facelink.compiled import compiled
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel, score_links
 from facelink.neighbors import KnnGraph, knn_graph, similarities_to
+from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
+from facelink.subgraphs import Context
 from facelink.views import View
+
+COPIES, COPIED = 20, 0.02  # items that share a row, and their share: more are no copies
 
 
 def score_views(
@@ -27,6 +31,8 @@ def score_views(
     joined: UnitRows,
     model: UniversalModel,
     *,
+    weights: Sequence[float] | None = None,
+    context: Context | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
@@ -39,6 +45,11 @@ def score_views(
     joined : UnitRows
         The views beside each other (`facelink.views.join`).
     model : UniversalModel
+    weights : sequence of float, optional
+        Of the views; all alike by default. What a view says of a link is
+        multiplied by its weight, as a share of the largest.
+    context : Context, optional
+        Its first hop is the neighbours per item; the model's own by default.
     n_threads, progress
         As in `score_links`.
 
@@ -46,7 +57,7 @@ def score_views(
     -------
     Links
         The k likeliest of each item. Similarities are those of the joined
-        embeddings.
+        embeddings. The graph's notes say what was left out.
 
     Notes
     -----
@@ -54,24 +65,32 @@ def score_views(
     graphs.
     """
     n_items = len(joined)
-    k = min(model.context.k, n_items - 1)
-    complete = reduce(np.intersect1d, [view.present for view in views])
-    whole = View(complete, UnitRows(joined[complete]), n_items) if len(complete) else None
+    context = context or model.context
+    k = min(context.k, n_items - 1)
+    shares = np.ones(len(views)) if weights is None else np.array(weights) / max(weights)
+    notes: list[str] = []
+    checked = [_without_placeholders(view, number, notes) for number, view in enumerate(views, 1)]
+    complete = reduce(np.intersect1d, [view.present for view in checked])
+    every = len(complete) == n_items
+    rows = UnitRows(joined[complete]) if len(complete) and not every else joined
+    whole = View(complete, rows, n_items)
     indices, likelihoods = [], []
-    for view in (*views, whole):
-        if view is None or len(view.present) < 2:
+    for view, share in zip((*checked, whole), (*shares, 1.0), strict=True):
+        if len(view.present) < 2:
             continue
-        graph = knn_graph(view.rows, model.context.k, n_threads=n_threads, progress=progress)
-        links = score_links(view.rows, graph, model, n_threads=n_threads, progress=progress)
-        found = np.full((n_items, graph.k), -1, np.int32)
-        found[view.present] = view.present[graph.indices]
+        graph = knn_graph(view.rows, context.k, n_threads=n_threads, progress=progress)
+        links = score_links(
+            view.rows, graph, model, context=context, n_threads=n_threads, progress=progress
+        )
+        found = np.full((n_items, links.likelihood.shape[1]), -1, np.int32)
+        found[view.present] = view.present[links.neighbors]
         likelihood = np.zeros(found.shape, np.float32)
-        likelihood[view.present] = links.likelihood
+        likelihood[view.present] = np.float32(share) * links.likelihood
         indices.append(found)
         likelihoods.append(likelihood)
     if not indices:  # a single item, or no two of whom share a view
         nothing = np.empty((n_items, 0), np.float32)
-        return Links(KnnGraph(nothing.astype(np.int32), nothing), nothing)
+        return Links(KnnGraph(nothing.astype(np.int32), nothing, tuple(notes)), nothing)
     neighbors = np.empty((n_items, k), np.int32)
     likelihood = np.empty((n_items, k), np.float32)
     _likeliest(np.hstack(indices), np.hstack(likelihoods), neighbors, likelihood)
@@ -80,8 +99,31 @@ def score_views(
     graph = KnnGraph(
         np.take_along_axis(neighbors, order, axis=1),
         np.take_along_axis(similarities, order, axis=1),
+        tuple(notes),
     )
     return Links(graph, np.take_along_axis(likelihood, order, axis=1))
+
+
+def _without_placeholders(view: View, number: int, notes: list[str]) -> View:
+    """The view without rows that very many items share, though they differ in other views.
+
+    The embedding of silence, say, or of a default picture. Copies are surely one
+    person; these would join everybody.
+    """
+    if len(view.present) < 2:
+        return view
+    _, group = find_distinct(view.rows)
+    copies = np.bincount(group)
+    kept = copies[group] <= max(COPIES, COPIED * view.n_items)
+    if kept.all():
+        return view
+    notes.append(
+        f"{(~kept).sum():,} items share an embedding with many others in view {number}, which "
+        "looks like a placeholder: it is taken as missing of them."
+    )
+    if not kept.any():
+        return View(view.present[:0], view.rows, view.n_items)
+    return View(view.present[kept], UnitRows(view.rows[np.flatnonzero(kept)]), view.n_items)
 
 
 @compiled

@@ -25,7 +25,7 @@ Floats = NDArray[np.floating]
 Labels = NDArray[np.int64]
 
 LARGEST = 9000  # items of an episode, about
-SMALLER, SELDOM = 3000, 0.25  # how large most are, and the share of larger ones
+SMALLER, SELDOM = 3000, 0.15  # how large most are, and the share of larger ones
 MOST_PHOTOS = 1000  # of one person
 ENOUGH = 60  # items of an episode at least
 TRIES = 200  # to make one
@@ -80,6 +80,8 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
             continue
         if rng.random() < 0.3:
             x = _another_embedder(x, rng)
+        if rng.random() < 0.25:
+            x = _with_noise(_unit(x), rng)
         there = x.any(axis=1)  # one-sided features may leave nothing of an item
         episodes.append(_episode(x[there], labels[there], rng))
         in_vain = 0
@@ -240,10 +242,13 @@ def _another_embedder(x: Floats, rng: Rng) -> Floats:
         x = ((x - mean) @ axes.T) * steeper
         if rng.random() < 0.5:
             x = x @ axes + mean * rng.uniform(0, 2)
-    x = _unit(x)
-    if rng.random() < 0.3:
-        x = _unit(x + rng.uniform(0, 0.35) * _noise(len(x), x, rng))
-    return x
+    return _unit(x)
+
+
+def _with_noise(x: Floats, rng: Rng) -> Floats:
+    """As a weaker embedder might see them, or worse photos: all alike, or each its own way."""
+    level = rng.uniform(0, 0.9) * (rng.random((len(x), 1)) if rng.random() < 0.5 else 1)
+    return _unit(x + level * _noise(len(x), x, rng))
 
 
 def _noise(count: int, like: Floats, rng: Rng) -> Floats:

@@ -172,8 +172,8 @@ def train(
     128
     """
     _check_options(epochs, batch_size, learning_rate, validation, seed)
-    parts = as_views([embeddings, *views]) if views else []
-    shares = check_weights(weights, 1 + len(views)) if parts or weights is not None else []
+    parts = as_views([embeddings, *views]) if len(views) else []
+    shares = check_weights(weights, len(parts))
     rows = UnitRows(join(parts, shares) if parts else embeddings)
     identities = _as_identities(labels, len(rows))
     context = Context(tuple(hops), u, include_pivot)

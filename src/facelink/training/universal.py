@@ -31,14 +31,14 @@ from facelink.training.loop import one_cycle
 
 K = 80
 LOOKS = 2  # at every link, after the first
-PIVOTS = 64  # of each episode whose links are learned from
-PIVOTS_AGAIN = 160  # the same for further looks, where most links are not worth one
-AS_IT_IS = 8  # times as many of a collection that is real in every respect
-EVENNESS = 0.5  # 0: every link counts alike, 1: every person does
+PIVOTS = 96  # of each episode whose links are learned from
+PIVOTS_AGAIN = 240  # the same for further looks, where most links are not worth one
+AS_IT_IS = 4  # times as many of a collection that is real in every respect
 CANDIDATES = 1500  # pairs of clusters of each episode and round that are learned from
+MERGED = 0.55  # the likelihood from which links are merged into clusters to learn from
 ROUNDS = 2
 BATCH = 4096
-PRESETS = {"balanced": Preset(0.55, 0.7), "purity": Preset(0.85, 0.9)}
+PRESETS = {"balanced": Preset(0.6, 0.7), "purity": Preset(0.85, 0.9)}
 
 Floats = NDArray[np.float32]
 Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
@@ -62,8 +62,7 @@ def train_universal(
     episodes : int
         How many collections to make of them; see `facelink.training.episodes`.
     presets : mapping of str to Preset
-        The balanced one's threshold is that of the clusters that the second
-        network learns to join.
+        How sure to be, by name.
     seed : int
     name : str
         What the model calls itself in messages.
@@ -102,7 +101,7 @@ def train_universal(
     examples = []
     for done, lesson in enumerate(lessons):
         progress("clusters", done, len(made))
-        examples += lesson.fragment_examples(presets["balanced"].threshold, rng)
+        examples += lesson.fragment_examples(rng)
     learn("fragments", examples, 32, epochs=12)
 
     about = {
@@ -162,15 +161,14 @@ class Lesson:
     def _examples(self, asked: NDArray[np.bool_], features: Floats) -> Examples:
         labels = self.episode.labels
         truth = labels[self.graph.indices[: len(asked)]] == labels[: len(asked), None]
-        _, person, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-        importance = sizes[person[: len(asked)], None] ** -EVENNESS
-        importance = np.broadcast_to(importance / importance.mean(), asked.shape)
-        return features, truth[asked].astype(np.float32), importance[asked].astype(np.float32)
+        # Every link counts alike. If every person did, those with one photo, of whom no link is
+        # true, would make the model doubt everybody's.
+        return features, truth[asked].astype(np.float32), np.ones(len(features), np.float32)
 
-    def fragment_examples(self, threshold: float, rng: np.random.Generator) -> list[Examples]:
+    def fragment_examples(self, rng: np.random.Generator) -> list[Examples]:
         """Pairs of the clusters that the links give, before and after some were joined rightly."""
         links = Links(self.graph, self.elsewhere(rng))
-        labels = merge_links(links, threshold=threshold)
+        labels = merge_links(links, threshold=MERGED)
         background = self.features.background
         fragments = Fragments(labels, links, UnitRows(self.episode.embeddings), background)
         examples = []
