@@ -54,6 +54,30 @@ def test_learn_to_cluster(tmp_path, faces):
     assert found.graph(12).k == 12
 
 
+def test_the_papers_training_set_has_an_s(tmp_path, faces):
+    np.save(tmp_path / "CASIA.feas.npy", faces.embeddings)
+    np.save(tmp_path / "CASIA.labels.npy", faces.labels)
+    assert [c.name for c in read_collections(tmp_path)] == ["CASIA"]
+
+
+def test_two_of_one_name_are_refused(tmp_path, faces):
+    np.save(tmp_path / "a.fea.npy", faces.embeddings)
+    np.save(tmp_path / "a.labels.npy", faces.labels)
+    np.savez(tmp_path / "a.npz", x=faces.embeddings, y=faces.labels)
+    with pytest.raises(FileError, match="both called 'a'"):
+        read_collections(tmp_path)
+
+
+def test_only_those_named_are_read_in_that_order(tmp_path, faces):
+    for name in "abc":
+        np.savez(tmp_path / f"{name}.npz", x=faces.embeddings, y=faces.labels)
+    np.savez(tmp_path / "notes.npz", something=[1])
+    assert [c.name for c in read_collections(tmp_path, ["c", "a"])] == ["c", "a"]
+    assert [c.name for c in read_collections(tmp_path)] == ["a", "b", "c"]
+    with pytest.raises(InputError, match="holds no collection 'd'; it holds a, b, c"):
+        read_collections(tmp_path, ["d"])
+
+
 def test_npz_files_and_a_single_file(tmp_path, faces):
     for name in ("b-128", "a-128"):
         np.savez(tmp_path / f"{name}.npz", x=faces.embeddings, y=faces.labels)
@@ -82,7 +106,7 @@ def test_the_digest_changes_with_the_content(tmp_path, faces):
         (lambda folder: None, "holds no labelled collections"),
         (lambda folder: np.save(folder / "512.fea.npy", np.eye(3)), "has no labels: expected them"),
         (lambda folder: np.savez(folder / "a.npz", x=np.eye(3), y=[1, 2]), "3 embeddings and 2"),
-        (lambda folder: np.savez(folder / "a.npz", x=np.eye(3)), "has no array 'y'"),
+        (lambda folder: np.savez(folder / "a.npz", x=np.eye(3)), "no labelled collections"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path, make, message):
@@ -107,6 +131,7 @@ def test_a_bin_of_another_size_is_refused(tmp_path):
         (np.full((5, 3), 7), "not among the 5 items"),
         (np.full((5, 3), 0.5), "not among the 5 items"),
         (np.zeros((5, 3), int), "several times"),
+        (np.c_[np.arange(5), (np.arange(5) + 1) % 5, (np.arange(5) + 1) % 5], "twice"),
     ],
 )
 def test_graphs_that_do_not_fit_are_refused(tmp_path, lists, message):

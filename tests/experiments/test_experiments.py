@@ -16,9 +16,11 @@ from facelink.data.layouts import LabelledCollection
 from facelink.errors import InputError
 from facelink.experiments import EXPERIMENTS, Bench, Cell, find_experiments, run_experiment
 from facelink.experiments.bench import half_of_people
+from facelink.experiments.comparison import measure
+from facelink.experiments.oracle import best_of
 from facelink.experiments.synthetic import Population
 from facelink.experiments.tables import plain
-from facelink.experiments.two_views import as_hard_as, best_of, pair_people
+from facelink.experiments.two_views import as_hard_as, pair_people
 
 SIZES = (14,) * 10 + (3,) * 6 + (1,) * 8
 
@@ -98,6 +100,49 @@ def test_halves_share_nobody():
     assert not set(labels[first]) & set(labels[~first])
 
 
+def test_rows_depend_on_what_was_trained_on(tmp_path):
+    cell = Cell({"method": "a"}, lambda: {"F": 0.5}, ("data",), "kind")
+    Bench([collection("512")], tmp_path, quick=True).row_of(cell)
+    other = Cell({"method": "a"}, lambda: {"F": 0.7}, ("data",), "kind")
+    both = Bench([collection("CASIA"), collection("512")], tmp_path, quick=True)
+    assert both.row_of(other)["F"] == 0.7
+
+
+def test_rows_depend_on_the_universal_model_not_on_its_name(tmp_path):
+    path = tmp_path / "mine.safetensors"
+    facelink.load_model("universal").save(path)
+    first = Bench([collection()], tmp_path, universal=str(path)).universal_digest
+    model = facelink.load_model("universal")
+    model.weights["links.0.bias"][0] += 1
+    model.save(path)
+    assert Bench([collection()], tmp_path, universal=str(path)).universal_digest != first
+
+
+def test_what_is_too_large_is_said_in_its_row(bench, monkeypatch):
+    monkeypatch.setattr("facelink.baselines.sizes.LIMIT", 1000)
+    row = measure(bench, bench.tested[0], "affinity_propagation")
+    assert row["F"] is None
+    assert "would need about 0.0 GiB" in row["tuned"]
+
+
+def test_an_error_names_the_row(tmp_path):
+    broken = collection()
+    broken.embeddings[3, 0] = np.nan
+    with pytest.raises(InputError, match="some-32, 5: NaN or infinity in 1 row"):
+        run_experiment(EXPERIMENTS["table1"], Bench([broken], tmp_path))
+
+
+def test_nothing_to_test_on_is_said(tmp_path):
+    with pytest.raises(InputError, match="nothing to test on: of train, all are there"):
+        EXPERIMENTS["figure4"].cells(Bench([collection("train")], tmp_path))
+
+
+def test_a_training_collection_of_another_dimension_is_not_used(tmp_path):
+    bench = Bench([collection("CASIA", dimension=8), collection("512")], tmp_path, quick=True)
+    learned, tested = bench.split(bench.tested[0])
+    assert learned.embeddings.shape[1] == tested.embeddings.shape[1] == 32
+
+
 def test_a_collection_for_training_is_trained_on(tmp_path):
     bench = Bench([collection("CASIA"), collection("512", seed=1)], tmp_path, quick=True)
     assert [c.name for c in bench.tested] == ["512"]
@@ -168,7 +213,7 @@ def test_noise_makes_voices_as_hard_as_faces():
     noise = as_hard_as(x, v, labels, 0)
 
     def score(rows):
-        return facelink.metrics.bcubed(labels, best_of("ahc", rows, labels)).f
+        return facelink.metrics.bcubed(labels, best_of("ahc", rows, labels).labels).f
 
     from facelink.experiments.two_views import with_noise
 
@@ -204,8 +249,8 @@ def test_a_collection_without_pairs_cannot_be_imitated():
 def test_plain_tables_are_grouped_by_their_first_column():
     rows = [{"collection": c, "k": k, "F": 0.5 * k} for c in "ab" for k in (1, 2)]
     assert plain(rows).split("\n") == [
-        "collection: a", "k       F", "1  0.5000", "2  1.0000", "",
-        "collection: b", "k       F", "1  0.5000", "2  1.0000",
+        "collection: a", "k    F", "1  0.5", "2  1.0", "",
+        "collection: b", "k    F", "1  0.5", "2  1.0",
     ]  # fmt: skip
 
 

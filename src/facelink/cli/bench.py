@@ -60,28 +60,29 @@ def bench(
     """
     from facelink.data.layouts import read_collections
     from facelink.data.writing import check_place
-    from facelink.errors import InputError
-    from facelink.experiments import Bench, find_experiments, run_experiment
+    from facelink.experiments import Bench, check_extras, find_experiments, run_experiment
+    from facelink.experiments.bench import NotForTheseError
     from facelink.experiments.tables import plain
 
     wanted = find_experiments(experiment)
+    check_extras(wanted)
     check_place(output)
-    found = {collection.name: collection for collection in read_collections(data)}
-    unknown = [name for name in names if name not in found]
-    if unknown:
-        raise InputError(f"{data} holds no collection {unknown[0]!r}; it holds {', '.join(found)}.")
-    collections = [found[name] for name in names] if names else list(found.values())
+    collections = read_collections(data, names)
     results: dict[str, Any] = {}
     with progress_bar() as progress:
         measured = Bench(collections, output, progress=progress, **options)
+        measured.universal_model()  # a name that is none is better told now than in an hour
         for each in wanted:
             try:
                 rows, files = run_experiment(each, measured)
-            except InputError as error:
+            except NotForTheseError as error:
                 if len(wanted) == 1:
                     raise
                 click.echo(f"{each.name} left out: {error}", err=True)
                 continue
+            except KeyboardInterrupt:
+                click.echo("\nWhat is finished is kept: the same command goes on.", err=True)
+                raise
             results[each.name] = {"rows": rows, "files": [str(file) for file in files]}
             if not as_json:
                 click.echo(f"\n{each.name}: {each.title}\n")

@@ -1,8 +1,8 @@
 """Labelled collections in folders laid out as other projects lay them out.
 
 - ``NAME.npz`` with the arrays ``x`` and ``y``;
-- the paper's code: ``NAME.fea.npy``, ``NAME.labels.npy`` and, if there is one,
-  ``knn.graph.NAME.*.npy``, (n, k + 1) with the item itself first;
+- the paper's code: ``NAME.fea.npy`` or ``NAME.feas.npy``, ``NAME.labels.npy`` and, if
+  there is one, ``knn.graph.NAME.*.npy``, (n, k + 1) with the item itself first;
 - learn-to-cluster: ``features/NAME.bin``, ``labels/NAME.meta`` and, if there is one,
   ``knns/NAME/*.npz``, whose array ``data`` is (n, 2, k): neighbours, and 1 - similarity.
 """
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.compiled import blocks
-from facelink.data.reading import read_array, read_embeddings, read_labels
+from facelink.data.reading import array_names, read_array, read_embeddings, read_labels
 from facelink.data.writing import is_there
 from facelink.embeddings import UnitRows
 from facelink.errors import FileError, InputError
 from facelink.neighbors import KnnGraph, knn_graph, similarities_to
 
-FEATURES, LABELS = ".fea.npy", ".labels.npy"
+FEATURES, LABELS = (".fea.npy", ".feas.npy"), ".labels.npy"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class LabelledCollection:
         digest = hashlib.sha256(self.labels.tobytes())
         for block in blocks(len(self), 8192):
             digest.update(np.ascontiguousarray(self.embeddings[block]).tobytes())
+        if self.graph_file is not None:
+            digest.update(hashlib.sha256(self.graph_file.read_bytes()).digest())
         return digest.hexdigest()[:12]
 
     def graph(self, k: int, **options: Any) -> KnnGraph:
@@ -83,29 +86,46 @@ class LabelledCollection:
         return LabelledCollection(name, self.embeddings[chosen], self.labels[chosen])
 
 
-def read_collections(path: str | Path) -> list[LabelledCollection]:
-    """Read the labelled collections of a folder, or of one file, in the order of their names."""
+def read_collections(path: str | Path, names: Sequence[str] = ()) -> list[LabelledCollection]:
+    """Read the labelled collections of a folder, or of one file.
+
+    All of them in the order of their names, or those named, in that order.
+    """
     path = Path(path)
     if not is_there(path):
         raise FileError(f"There is no file or folder {path}.")
-    if path.is_file():
-        return [_read_one(path)]
-    files = [
-        *path.glob("*.npz"),
-        *path.glob(f"*{FEATURES}"),
-        *path.glob("features/*.bin"),
-    ]
-    found = [_read_one(file) for file in sorted(files, key=_name)]
-    if not found:
+    files = [path] if path.is_file() else _find(path)
+    by_name: dict[str, Path] = {}
+    for file in sorted(files, key=_name):
+        if _name(file) in by_name:
+            raise FileError(
+                f"{by_name[_name(file)]} and {file} are both called {_name(file)!r}. Give one of "
+                "them by its own path, or rename it."
+            )
+        by_name[_name(file)] = file
+    if not by_name:
         raise FileError(
             f"{path} holds no labelled collections. Expected NAME.npz with x and y, NAME.fea.npy "
             "and NAME.labels.npy, or features/NAME.bin and labels/NAME.meta."
         )
-    return found
+    for name in names:
+        if name not in by_name:
+            raise InputError(f"{path} holds no collection {name!r}; it holds {', '.join(by_name)}.")
+    return [_read_one(by_name[name]) for name in names or by_name]
+
+
+def _find(folder: Path) -> list[Path]:
+    """What looks like labelled collections; other .npz files may lie about."""
+    archives = [file for file in folder.glob("*.npz") if {"x", "y"} <= array_names(file)]
+    features = [file for ending in FEATURES for file in folder.glob(f"*{ending}")]
+    return [*archives, *features, *folder.glob("features/*.bin")]
 
 
 def _name(file: Path) -> str:
-    return file.name.removesuffix(FEATURES) if file.name.endswith(FEATURES) else file.stem
+    for ending in FEATURES:
+        if file.name.endswith(ending):
+            return file.name.removesuffix(ending)
+    return file.stem
 
 
 def _read_one(file: Path) -> LabelledCollection:
@@ -167,6 +187,9 @@ def read_graph(file: str | Path, embeddings: NDArray[Any]) -> KnnGraph:
     if (others.sum(axis=1) != indices.shape[1] - 1).any():
         raise FileError(f"{file} names an item several times among its own neighbours.")
     indices = indices[others].reshape(n_items, -1)
+    ordered = np.sort(indices, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        raise FileError(f"{file} names a neighbour of an item twice.")
     similarities = similarities_to(UnitRows(embeddings), indices)
     order = np.argsort(-similarities, axis=1, kind="stable")
     return KnnGraph(

@@ -149,6 +149,17 @@ def _read_npz(path: Path, name: str) -> NDArray[Any]:
         raise FileError(f"{path} is truncated or not an .npz file ({error}).") from None
 
 
+def array_names(path: str | Path) -> set[str]:
+    """The arrays of an ``.npz``; none if it cannot be read as one."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
 def _read_bin(path: Path, dim: int | None) -> NDArray[Any]:
     if dim is None:
         raise InputError(f"{path} does not say its dimension: give it with --dim (dim=).")

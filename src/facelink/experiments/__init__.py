@@ -17,7 +17,15 @@ from facelink.errors import InputError
 from facelink.experiments.bench import Bench, Cell, Row
 from facelink.experiments.tables import write_table
 
-__all__ = ["EXPERIMENTS", "Bench", "Cell", "Experiment", "find_experiments", "run_experiment"]
+__all__ = [
+    "EXPERIMENTS",
+    "Bench",
+    "Cell",
+    "Experiment",
+    "check_extras",
+    "find_experiments",
+    "run_experiment",
+]
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,16 @@ def find_experiments(name: str) -> list[Experiment]:
     return [EXPERIMENTS[name]]
 
 
+def check_extras(experiments: Sequence[Experiment]) -> None:
+    """Say before any work is done what has to be installed for it."""
+    if any(experiment.drawing() is not None for experiment in experiments):
+        from facelink.experiments.figures import check_matplotlib
+
+        check_matplotlib()
+    if any(experiment.module != "upper_bound" for experiment in experiments):
+        import facelink.training  # noqa: F401
+
+
 def run_experiment(experiment: Experiment, bench: Bench) -> tuple[list[Row], list[Path]]:
     """Compute what is not there yet; write the table and the figure.
 
@@ -95,10 +113,6 @@ def run_experiment(experiment: Experiment, bench: Bench) -> tuple[list[Row], lis
         ``NAME.svg``.
     """
     drawing = experiment.drawing()
-    if drawing is not None:
-        from facelink.experiments.figures import check_matplotlib
-
-        check_matplotlib(experiment.name)
     cells = experiment.cells(bench)
     rows = []
     for done, cell in enumerate(cells):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import facelink
+from facelink.compiled import available_threads
 from facelink.data.layouts import LabelledCollection
 from facelink.data.writing import make_folder
 from facelink.errors import FileError, InputError
 from facelink.links import GcnModel, Model, load_model
 from facelink.metrics import bcubed, nmi, pairwise
+from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
 
 Row = dict[str, Any]
@@ -34,6 +38,7 @@ AS_IN_PAPER = {
 }  # fmt: skip
 QUICK = {"widths": (32, 32, 16, 16), "hops": (40, 5), "u": 5, "epochs": 8, "batch_size": 16}
 QUICK_ITEMS, QUICK_COLLECTIONS = 1000, 2
+WIDEST = 200  # neighbours that any method reads
 AGGREGATORS = {"GCN-M": "mean", "GCN-W": "weighted", "GCN-A": "attention"}
 
 
@@ -51,12 +56,15 @@ class Cell:
         Digests of the collections it is measured on.
     kind : str
         Cells of one kind, key and data are the same, whichever experiment asks.
+    learned : bool
+        Whether a network is trained for it.
     """
 
     key: Row
     compute: Callable[[], Row]
     data: tuple[str, ...]
     kind: str
+    learned: bool = False
 
     @property
     def title(self) -> str:
@@ -103,25 +111,43 @@ class Bench:
         """What is needed to judge the figures."""
         return {
             "facelink": facelink.__version__,
-            "collections": [c.name for c in self.tested],
-            "items": [len(c) for c in self.tested],
+            "machine": f"{platform.machine()}, {available_threads()} threads",
+            "collections": {c.name: len(c) for c in self.tested},
+            "graphs on file": [c.name for c in self.tested if c.graph_file is not None],
+            "trained on": [c.name for c in self.trained_on] or "half of the people of each",
             "quick": self.quick,
+            "as in the paper": self.as_in_paper,
             "recipe": {name: str(value) for name, value in self.recipe.items()},
-            "universal model": self.universal,
+            "links of networks merged by": self.merging,
+            "universal model": Path(self.universal).name,
+            "distractors": self.distractors,
             "seed": self.seed,
         }
 
+    def __post_init__(self) -> None:
+        if self.quick and self.as_in_paper:
+            raise InputError("quick is one recipe and as_in_paper another: choose one of them.")
+
+    @property
+    def merging(self) -> str:
+        """How links of the networks are merged."""
+        return "propagation" if self.as_in_paper else "map-equation"
+
     @cached_property
-    def training(self) -> LabelledCollection | None:
-        """The collection that is there to train on: CASIA of the paper, part0_train of MS1M."""
-        named = [c for c in self.collections if _is_for_training(c)]
-        return self.reduced(named[0]) if named else None
+    def trained_on(self) -> list[LabelledCollection]:
+        """Collections that are there to train on: CASIA of the paper, part0_train of MS1M."""
+        return [self.reduced(c) for c in self.collections if _is_for_training(c)]
 
     @cached_property
     def tested(self) -> list[LabelledCollection]:
         """The collections to measure on, whole."""
-        chosen = [c for c in self.collections if not _is_for_training(c)]
-        return [self.reduced(c) for c in chosen]
+        found = [self.reduced(c) for c in self.collections if not _is_for_training(c)]
+        need(
+            found,
+            "There is nothing to test on: of "
+            f"{', '.join(c.name for c in self.collections)}, all are there to train on.",
+        )
+        return found
 
     def reduced(self, collection: LabelledCollection) -> LabelledCollection:
         """Some of the people, if it is to be quick."""
@@ -136,8 +162,10 @@ class Bench:
         self, collection: LabelledCollection
     ) -> tuple[LabelledCollection, LabelledCollection]:
         """What to train on and what to test on, with no people in common."""
-        if self.training is not None:
-            return self.training, collection
+        dimension = collection.embeddings.shape[1]
+        for training in self.trained_on:
+            if training.embeddings.shape[1] == dimension:
+                return training, collection
         return self.once(("split", collection.digest), lambda: self._halves(collection))
 
     def _halves(
@@ -155,9 +183,14 @@ class Bench:
             self._kept[key] = make()
         return self._kept[key]
 
-    def graph(self, collection: LabelledCollection, k: int) -> facelink.KnnGraph:
-        """The kNN graph of a collection, kept."""
-        return self.once(("graph", collection.digest, k), lambda: collection.graph(k))
+    def graph(self, collection: LabelledCollection) -> tuple[KnnGraph, float]:
+        """The kNN graph of a collection, wide enough for all, and the seconds it took."""
+
+        def search() -> tuple[KnnGraph, float]:
+            began = time.monotonic()
+            return collection.graph(WIDEST, progress=self.progress), time.monotonic() - began
+
+        return self.once(("graph", collection.digest), search)
 
     def network(
         self, method: str, collection: LabelledCollection, views: Sequence[NDArray[Any]] = ()
@@ -165,7 +198,8 @@ class Bench:
         """GCN-M, GCN-W or GCN-A trained on a collection; kept in a file."""
         recipe = {"aggregator": AGGREGATORS[method], **self.recipe, "seed": self.seed}
         extra = [hashlib.sha256(np.ascontiguousarray(v).tobytes()).hexdigest() for v in views]
-        name = f"{method}-{_fingerprint([collection.digest, recipe, extra])}"
+        content = [facelink.__version__, collection.digest, recipe, extra]
+        name = f"{method}-{_fingerprint(content)}"
         path = self.folder / "models" / f"{name}.safetensors"
         if not path.exists():
             make_folder(path.parent)
@@ -190,12 +224,28 @@ class Bench:
         """The model for any embedding."""
         return self.once("universal", lambda: load_model(self.universal))
 
+    @cached_property
+    def universal_digest(self) -> str:
+        """A few letters that change with the model."""
+        model = self.universal_model()
+        arrays = {
+            name: hashlib.sha256(a.tobytes()).hexdigest() for name, a in model.weights.items()
+        }
+        return _fingerprint([arrays, model.description()])
+
     def row_of(self, cell: Cell) -> Row:
         """The cell's row, computed now or before."""
-        setting = [cell.kind, cell.key, cell.data, self.quick, self.seed, self.recipe]
+        setting = [cell.kind, cell.key, cell.data, self.quick, self.seed]
+        setting.append([c.digest for c in self.trained_on])
+        setting.append([self.recipe, self.merging] if cell.learned else None)
         name = _fingerprint([facelink.__version__, *setting])
         if name not in self._rows:
-            measured = cell.compute()
+            try:
+                measured = cell.compute()
+            except FileError:
+                raise
+            except InputError as error:
+                raise InputError(f"{cell.title}: {error}") from None
             make_folder(self.folder)
             self._append({"cell": name, "row": measured})
             self._rows[name] = measured
@@ -244,10 +294,14 @@ def scores(truth: NDArray[Any], labels: NDArray[Any], **options: Any) -> Row:
     }
 
 
+class NotForTheseError(InputError):
+    """The experiment needs collections of another kind."""
+
+
 def need(collections: Sequence[LabelledCollection], what: str) -> LabelledCollection:
     """The first of some collections, or an error that says what is missing."""
     if not collections:
-        raise InputError(what)
+        raise NotForTheseError(what)
     return collections[0]
 
 

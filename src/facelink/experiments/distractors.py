@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from facelink.baselines import check_size
 from facelink.data.layouts import LabelledCollection
 from facelink.experiments.bench import Bench, Cell, Row, scores
 from facelink.experiments.synthetic import Population
@@ -33,6 +34,7 @@ def cells(bench: Bench) -> list[Cell]:
             partial(measure, bench, collection, count, k1),
             (collection.digest,),
             "distractors",
+            learned=True,
         )
         for k1 in K1
     ]
@@ -49,7 +51,7 @@ def measure(bench: Bench, collection: LabelledCollection, count: int, k1: int) -
     context = Context((k1, K2), 5).fitted_to(graph.k)
     links = score_links(embeddings, graph, model, context=context, progress=bench.progress)
     scored = time.monotonic()
-    labels = merge_links(links, threshold=model.preset("balanced").threshold)
+    labels = merge_links(links, bench.merging, threshold=model.preset("balanced").threshold)
     return {
         "items": len(embeddings),
         **scores(tested.labels, labels[: len(tested)]),
@@ -62,6 +64,9 @@ def measure(bench: Bench, collection: LabelledCollection, count: int, k1: int) -
 def _among_distractors(
     bench: Bench, tested: LabelledCollection, count: int
 ) -> tuple[np.ndarray, KnnGraph, float]:
+    n_items, dimension = len(tested) + count, tested.embeddings.shape[1]
+    # The rows three times over, the graph, candidates of the search, and the links.
+    check_size("Table 4", n_items, n_items * (12 * dimension + (24 + 16) * max(K1) + 1024))
     others, _ = Population.of(tested).draw(count, bench.seed)
     embeddings = np.concatenate([np.asarray(tested.embeddings, np.float32), others])
     began = time.monotonic()

@@ -24,13 +24,13 @@ STYLE = {
 }
 
 
-def check_matplotlib(name: str) -> None:
-    """Say before the work is done that the figure could not be drawn."""
+def check_matplotlib() -> None:
+    """Say before the work is done that figures could not be drawn."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise MissingExtraError(
-            f"Drawing {name} needs matplotlib: pip install 'facelink[bench]'"
+            "Drawing figures needs matplotlib: pip install 'facelink[bench]'"
         ) from None
 
 

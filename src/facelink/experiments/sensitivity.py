@@ -28,6 +28,7 @@ def cells(bench: Bench) -> list[Cell]:
             partial(measure, bench, collection, Context((k1, k2), u)),
             (collection.digest,),
             "sensitivity",
+            learned=True,
         )
         for part, k1, k2, u in settings
     ]
@@ -37,10 +38,10 @@ def measure(bench: Bench, collection: LabelledCollection, context: Context) -> R
     """Scores of GCN-M with subgraphs of this size."""
     learned, tested = bench.split(collection)
     model = bench.network("GCN-M", learned)
-    graph = bench.graph(tested, max(K1))
+    graph, _ = bench.graph(tested)
     links = score_links(tested.embeddings, graph, model, context=context.fitted_to(graph.k))
     threshold = model.preset("balanced").threshold
-    return scores(tested.labels, merge_links(links, threshold=threshold))
+    return scores(tested.labels, merge_links(links, bench.merging, threshold=threshold))
 
 
 def draw(rows: Sequence[Row], figure: Any) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from facelink.baselines import BASELINES
 from facelink.data.layouts import LabelledCollection
 from facelink.experiments.bench import Bench, Cell, Row, scores
+from facelink.experiments.oracle import title_of
 from facelink.links import Links, score_links
 from facelink.merging import merge_links
 
@@ -30,18 +31,15 @@ def cells(bench: Bench) -> list[Cell]:
     _, tested = bench.split(collection)
     return [
         Cell(
-            {"collection": collection.name, "method": _title(method), "threshold": float(knob)},
+            {"collection": collection.name, "method": title_of(method), "threshold": float(knob)},
             partial(measure, bench, collection, method, knob),
             (collection.digest,),
             "singletons",
+            learned=method not in BASELINES,
         )
         for method in METHODS
         for knob in _knobs(method, tested.n_people)
     ]
-
-
-def _title(method: str) -> str:
-    return BASELINES[method].name if method in BASELINES else method
 
 
 def _knobs(method: str, n_people: int) -> Sequence[float]:
@@ -56,7 +54,7 @@ def measure(bench: Bench, collection: LabelledCollection, method: str, knob: flo
     learned, tested = bench.split(collection)
     labels: NDArray[np.int64]
     if method in BASELINES:
-        graph = bench.graph(tested, 200)
+        graph, _ = bench.graph(tested)
         labels_at = bench.once(
             ("prepared", method, tested.digest),
             lambda: BASELINES[method].prepare(
@@ -68,7 +66,7 @@ def measure(bench: Bench, collection: LabelledCollection, method: str, knob: flo
         links: Links = bench.once(
             ("links", method, tested.digest), lambda: _links(bench, method, learned, tested)
         )
-        labels = merge_links(links, threshold=knob)
+        labels = merge_links(links, bench.merging, threshold=knob)
     sizes = np.bincount(labels)
     alone = float((sizes[labels] == 1).mean())
     if alone == 1:
@@ -82,7 +80,8 @@ def measure(bench: Bench, collection: LabelledCollection, method: str, knob: flo
 def _links(
     bench: Bench, method: str, learned: LabelledCollection, tested: LabelledCollection
 ) -> Links:
-    return score_links(tested.embeddings, bench.graph(tested, 200), bench.network(method, learned))
+    graph, _ = bench.graph(tested)
+    return score_links(tested.embeddings, graph, bench.network(method, learned))
 
 
 def draw(rows: Sequence[Row], figure: Any) -> None:

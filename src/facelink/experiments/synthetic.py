@@ -31,7 +31,7 @@ class Population:
     between, within : (d, d) arrays
         Factors of the covariance of people's means, and of photos around them.
     restless : (p,) array
-        How far photos of each person scatter, 1 on average.
+        How far photos of each person scatter; the mean of the squares is 1.
     sizes : (p,) array
         How many photos each has.
     """
@@ -73,7 +73,7 @@ class Population:
             center,
             _factor(between),
             _factor(within),
-            (scatter / scatter.mean()).astype(np.float32),
+            (scatter / np.sqrt(np.mean(scatter**2))).astype(np.float32),
             sizes,
         )
 

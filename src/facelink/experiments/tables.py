@@ -18,9 +18,9 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def texts_of(values: Sequence[Any]) -> list[str]:
-    """The values of a column as people like to read them: shares with four decimals."""
-    floats = [abs(value) for value in values if isinstance(value, float)]
-    decimals = 4 if max(floats, default=0) <= 1 else 2 if max(floats) < 10 else 1
+    """The values of a column, all with as many decimals as any of them has, four at most."""
+    floats = [f"{value:.4f}".rstrip("0") for value in values if isinstance(value, float)]
+    decimals = max((len(text.partition(".")[2]) for text in floats), default=1) or 1
 
     def text(value: Any) -> str:
         if value is None:
@@ -61,7 +61,9 @@ def plain(rows: Sequence[Mapping[str, Any]], width: int = 80) -> str:
     common = {
         name: rows[0].get(name)
         for name in columns
-        if len(rows) > 1 and all(row.get(name) == rows[0].get(name) for row in rows)
+        if len(rows) > 1
+        and not isinstance(rows[0].get(name), float)  # a result
+        and all(row.get(name) == rows[0].get(name) for row in rows)
     }
     lines = [f"{name}: {texts_of([value])[0]}" for name, value in common.items()]
     shown = [name for name in columns if name not in common]
@@ -70,10 +72,11 @@ def plain(rows: Sequence[Mapping[str, Any]], width: int = 80) -> str:
     numeric = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in shown]
     for line in cells:
         parts = (
-            text.rjust(size) if right else text.ljust(size)
-            for text, size, right in zip(line, widths, numeric, strict=True)
+            cell.rjust(size) if right else cell.ljust(size)
+            for cell, size, right in zip(line, widths, numeric, strict=True)
         )
-        lines.append("  ".join(parts).rstrip()[:width])
+        text = "  ".join(parts).rstrip()
+        lines.append(text if len(text) <= width else text[: width - 1] + "…")
     return "\n".join(lines)
 
 

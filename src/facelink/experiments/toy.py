@@ -35,11 +35,12 @@ def cells(bench: Bench) -> list[Cell]:
 
 def train_toy(seed: int) -> dict[int, Row]:
     """Train on one subgraph; the loss, the accuracy and the nodes' places after some steps."""
-    import torch
+    from facelink.training.network import Batch, LinkNetwork  # says so if torch is missing
+
+    import torch  # isort: skip
     from torch.nn.functional import cross_entropy
 
     from facelink.links.model import Architecture
-    from facelink.training.network import Batch, LinkNetwork
 
     rng = np.random.default_rng([seed, 3])
     people = np.repeat(np.arange(PEOPLE), PHOTOS)

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.baselines import BASELINES
 from facelink.data.layouts import LabelledCollection
-from facelink.experiments.bench import Bench, Cell, Row, need, scores
+from facelink.experiments.bench import Bench, Cell, NotForTheseError, Row, need, scores
+from facelink.experiments.oracle import best_of, title_of
 from facelink.links import Model
 from facelink.metrics import bcubed
 from facelink.pipeline import cluster
@@ -25,6 +25,7 @@ from facelink.views import join_views
 METHODS = ("kmeans", "spectral", "ahc", "aro", "GCN-M", "facelink, joined", "facelink")
 LOUDEST = 4.0
 STEPS = 7  # of the search for how much noise
+FEWEST = 6  # people
 QUICK_PHOTOS = 12  # of one person
 
 
@@ -49,17 +50,24 @@ def cells(bench: Bench, share: float) -> list[Cell]:
         [c for c in bench.collections if "voice" not in c.name.lower()],
         f"Faces and voices: expected a collection of faces beside {voices.name}.",
     )
+    for collection in (faces, voices):
+        if collection.n_people < FEWEST:
+            raise NotForTheseError(
+                f"Faces and voices: {collection.name} has {collection.n_people} people, expected "
+                f"{FEWEST} or more, some to learn from and some to test on."
+            )
     return [
         Cell(
             {
                 "faces": faces.name,
                 "share of people": share,
-                "method": BASELINES[method].name if method in BASELINES else method,
+                "method": title_of(method),
                 "view": view,
             },
             partial(measure, bench, faces, voices, share, method, view),
-            (faces.digest, voices.digest, bench.universal if "facelink" in method else ""),
+            (faces.digest, voices.digest, bench.universal_digest if "facelink" in method else ""),
             "two views",
+            learned=method == "GCN-M",
         )
         for method in METHODS
         for view in ("face", "voice", "both")
@@ -91,7 +99,12 @@ def measure(
         further = [learned.voices] if view == "both" else []
         known = LabelledCollection(f"{faces.name}, to learn from", seen, learned.labels)
         model = bench.network(method, known, further)
-        found = cluster(x if view == "both" else rows, views=[v] if further else [], model=model)
+        found = cluster(
+            x if further else rows,
+            views=[v] if further else [],
+            model=model,
+            method=bench.merging,
+        )
         result = scores(labels, found.labels)
     elif method.startswith("facelink"):
         model = bench.universal_model()
@@ -99,21 +112,8 @@ def measure(
         found = cluster(x if apart else rows, views=[v] if apart else [], model=model)
         result = scores(labels, found.labels)
     else:
-        result = scores(labels, best_of(method, rows, labels))
+        result = scores(labels, best_of(method, rows, labels).labels)
     return {"people": len(wanted), "items": len(labels), "noise": round(tested.noise, 3), **result}
-
-
-def best_of(method: str, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What a baseline finds with the knob that is best on these very items."""
-    baseline = BASELINES[method]
-    grid = baseline.grid(len(np.unique(labels)))
-    found = (
-        labels_at(knob)
-        for variant in baseline.variants
-        for labels_at in [baseline.prepare(rows, graph=None, **variant)]
-        for knob in grid
-    )
-    return max(found, key=lambda mine: bcubed(labels, mine).f)
 
 
 def pair_people(
@@ -156,11 +156,11 @@ def as_hard_as(
     x: NDArray[np.float32], v: NDArray[np.float32], labels: NDArray[np.int64], seed: int
 ) -> float:
     """How much noise makes v as hard as x, for average linkage tuned by oracle."""
-    wanted = bcubed(labels, best_of("ahc", x, labels)).f
+    wanted = bcubed(labels, best_of("ahc", x, labels).labels).f
     low, high = 0.0, LOUDEST
     for _ in range(STEPS):
         middle = (low + high) / 2
-        reached = bcubed(labels, best_of("ahc", with_noise(v, middle, seed), labels)).f
+        reached = bcubed(labels, best_of("ahc", with_noise(v, middle, seed), labels).labels).f
         low, high = (middle, high) if reached > wanted else (low, middle)
     return (low + high) / 2
 

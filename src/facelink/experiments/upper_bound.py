@@ -34,7 +34,7 @@ def cells(bench: Bench) -> list[Cell]:
 
 def measure(bench: Bench, collection: LabelledCollection, k: int) -> Row:
     """Scores of the true links among k nearest neighbours."""
-    graph = bench.graph(collection, max(WIDTHS))
+    graph, _ = bench.graph(collection)
     graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
     true = collection.labels[graph.indices] == collection.labels[:, None]
     labels = merge_links(Links(graph, true.astype(np.float32)), "components", threshold=0.5)
