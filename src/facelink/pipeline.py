@@ -178,10 +178,10 @@ def join_parts(
     """The views beside each other, weighted as asked or as the model would have it."""
     if isinstance(model, GcnModel):
         model.check_views([part.dimension for part in parts])
-        chosen = [weight for _, weight in model.views]
-    else:
-        chosen = even_weights(parts)
-    return join(parts, chosen if weights is None else check_weights(weights, len(parts)))
+        trained_with = [weight for _, weight in model.views]
+        return join(parts, trained_with if weights is None else weights)
+    wanted = check_weights(weights, len(parts))
+    return join(parts, [a * b for a, b in zip(even_weights(parts), wanted, strict=True)])
 
 
 def notes_on(n_items: int, n_distinct: int) -> tuple[str, ...]:

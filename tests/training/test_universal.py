@@ -10,7 +10,7 @@ from conftest import make_faces  # noqa: E402
 from facelink.errors import ModelError  # noqa: E402
 from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
-from facelink.training.episodes import Collection, make_episodes  # noqa: E402
+from facelink.training.episodes import Collection, _with_noise, make_episodes  # noqa: E402
 from facelink.training.universal import train_universal  # noqa: E402
 
 SIZES = (30, 12, 9, 7, 5, 5, 4, 4, 3, 2, 2) * 4 + (1,) * 40
@@ -123,3 +123,17 @@ def test_grown_photos_belong_to_their_person():
         several = counts[person] > 1
         shares.append((person[nearest] == person)[several].mean())
     assert np.median(shares) > 0.8
+
+
+def test_a_weaker_embedder_blurs_but_keeps_people_apart():
+    rng = np.random.default_rng(0)
+    faces = make_faces((30,) * 8, dimension=64, noise=0.3, n_copies=0)
+    for _ in range(10):
+        weaker = _with_noise(faces.embeddings, rng)
+        np.testing.assert_allclose(np.linalg.norm(weaker, axis=1), 1, rtol=1e-5)
+        kept = (weaker * faces.embeddings).sum(axis=1)
+        assert kept.min() > 0.5
+        assert kept.mean() < 1
+        same = faces.labels[:, None] == faces.labels
+        products = weaker @ weaker.T
+        assert products[same].mean() > products[~same].mean() + 0.3

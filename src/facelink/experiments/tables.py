@@ -11,6 +11,8 @@ from typing import Any
 
 from facelink.data.writing import make_folder, write_aside
 
+RESULTS = ("F", "pairwise F", "NMI", "singletons", "seconds")  # stay in the table, even if equal
+
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Every column that any row has, in the order of their first appearance."""
@@ -62,7 +64,7 @@ def plain(rows: Sequence[Mapping[str, Any]], width: int = 80) -> str:
         name: rows[0].get(name)
         for name in columns
         if len(rows) > 1
-        and not isinstance(rows[0].get(name), float)  # a result
+        and name not in RESULTS
         and all(row.get(name) == rows[0].get(name) for row in rows)
     }
     lines = [f"{name}: {texts_of([value])[0]}" for name, value in common.items()]

@@ -84,14 +84,12 @@ def measure(
     view: str,
 ) -> Row:
     """Scores of a method that sees or hears people, or both."""
+    most = QUICK_PHOTOS if bench.quick else None
     learned, tested = bench.once(
-        ("people", faces.digest, voices.digest),
-        lambda: pair_people(faces, voices, bench.seed, QUICK_PHOTOS if bench.quick else None),
+        ("people", faces.digest, voices.digest, share),
+        lambda: pair_people(faces, voices, bench.seed, share, most),
     )
-    wanted = np.unique(tested.labels)
-    wanted = wanted[: max(2, round(share * len(wanted)))]
-    kept = np.isin(tested.labels, wanted)
-    x, v, labels = tested.faces[kept], tested.voices[kept], tested.labels[kept]
+    x, v, labels = tested.faces, tested.voices, tested.labels
     rows = {"face": x, "voice": v, "both": join_views([x, v])}[view]
     model: Model
     if method == "GCN-M":
@@ -113,15 +111,25 @@ def measure(
         result = scores(labels, found.labels)
     else:
         result = scores(labels, best_of(method, rows, labels).labels)
-    return {"people": len(wanted), "items": len(labels), "noise": round(tested.noise, 3), **result}
+    return {
+        "people": int(labels.max()) + 1,
+        "items": len(labels),
+        "noise": round(tested.noise, 3),
+        **result,
+    }
 
 
 def pair_people(
-    faces: LabelledCollection, voices: LabelledCollection, seed: int, most: int | None = None
+    faces: LabelledCollection,
+    voices: LabelledCollection,
+    seed: int,
+    share: float = 1.0,
+    most: int | None = None,
 ) -> tuple[People, People]:
     """People to learn from (a third) and people to test on, each with a speaker's voice.
 
-    Of each person as many photos as there are clips, or at most ``most``.
+    Of each person as many photos as there are clips, or at most ``most``; of the others a
+    ``share`` is tested on.
     """
     rng = np.random.default_rng([seed, 0xF0CE])
     photos, clips = np.bincount(faces.labels), np.bincount(voices.labels)
@@ -143,7 +151,8 @@ def pair_people(
         labels = np.repeat(np.arange(len(pairs)), [len(mine) for mine, _ in pairs])
         return x, v, labels
 
-    x, v, labels = gather(chosen[n_learned:])
+    n_tested = max(2, round(share * (len(chosen) - n_learned)))
+    x, v, labels = gather(chosen[n_learned:][:n_tested])
     noise = as_hard_as(x, v, labels, int(rng.integers(1 << 30)))
     known_x, known_v, known_labels = gather(chosen[:n_learned])
     return (
