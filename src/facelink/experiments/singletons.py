@@ -93,8 +93,9 @@ def draw(rows: Sequence[Row], figure: Any) -> None:
         share = [100 * row["singletons"] for row in mine]
         for panel, name in zip(panels, ("F", "NMI"), strict=True):
             panel.plot(share, [row[name] for row in mine], "o-", markersize=3, label=method)
-    panels[0].set(ylabel="BCubed F of the others")
-    panels[1].set(ylabel="NMI of the others")
+    # Below, everybody is in one cluster.
+    panels[0].set(ylabel="BCubed F of the others", ylim=(0.7, 1.005))
+    panels[1].set(ylabel="NMI of the others", ylim=(0.85, 1.0025))
     for panel in panels:
         panel.set(xlabel="items left alone, %", xlim=(0, 60))
     panels[0].legend()

@@ -67,10 +67,12 @@ def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64],
     length = code_length(flow, visits, modules)
     for _ in range(ROUNDS):
         before = length
-        for whole in (False, True):
-            # Parts of the modules as they are now: nodes, or what each falls into on its own.
-            parts = _parts(flow, visits, modules, rng) if whole else np.arange(n_nodes)
-            tuned = _regroup(flow, visits, parts, modules, rng)
+        for single in (True, False):  # nodes, then the parts of the modules as they are now
+            if single:
+                tuned = _grow(flow, visits, modules, rng)
+            else:
+                parts = _parts(flow, visits, modules, rng)
+                tuned = _regroup(flow, visits, parts, modules, rng)
             tuned_length = code_length(flow, visits, tuned)
             if tuned_length < length:
                 modules, length = tuned, tuned_length
@@ -82,9 +84,7 @@ def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64],
 def code_length(flow: csr_array, visits: NDArray[np.float64], modules: NDArray[np.int64]) -> float:
     """The map equation L, in bits per step."""
     n_modules = int(modules.max()) + 1
-    ends = flow.tocoo()
-    leaving = modules[ends.row] != modules[ends.col]
-    exits = _sum_by(modules[ends.row[leaving]], ends.data[leaving], n_modules)
+    exits = _exits(flow.indptr, flow.indices, flow.data, modules, n_modules)
     inside = _sum_by(modules, visits, n_modules)
     return float(
         _plogp(exits.sum())
@@ -150,12 +150,8 @@ def _aggregate(
 ) -> tuple[csr_array, NDArray[np.float64]]:
     """The graph whose nodes are the modules; what stays inside one is left out."""
     n_modules = int(modules.max()) + 1
-    ends = flow.tocoo()
-    rows, columns = modules[ends.row], modules[ends.col]
-    between = rows != columns
-    grouped = coo_array(
-        (ends.data[between], (rows[between], columns[between])), shape=(n_modules, n_modules)
-    ).tocsr()
+    rows, columns, between = _between(flow.indptr, flow.indices, flow.data, modules)
+    grouped = coo_array((between, (rows, columns)), shape=(n_modules, n_modules)).tocsr()
     return grouped, _sum_by(modules, visits, n_modules)
 
 
@@ -184,6 +180,33 @@ def _move(
 @compiled
 def _f(x):
     return x * np.log2(x) if x > 1e-300 else 0.0
+
+
+@compiled
+def _exits(starts, columns, flow, modules, n_modules):
+    """The flow out of each module."""
+    exits = np.zeros(n_modules)
+    for i in range(len(starts) - 1):
+        for e in range(starts[i], starts[i + 1]):
+            if modules[columns[e]] != modules[i]:
+                exits[modules[i]] += flow[e]
+    return exits
+
+
+@compiled
+def _between(starts, columns, flow, modules):
+    """The links between modules: the module at either end, and the flow."""
+    first = np.empty(len(columns), np.int32)
+    second = np.empty(len(columns), np.int32)
+    along = np.empty(len(columns))
+    count = 0
+    for i in range(len(starts) - 1):
+        for e in range(starts[i], starts[i + 1]):
+            if modules[columns[e]] != modules[i]:
+                first[count], second[count] = modules[i], modules[columns[e]]
+                along[count] = flow[e]
+                count += 1
+    return first[:count], second[:count], along[:count]
 
 
 @compiled
