@@ -265,10 +265,10 @@ def test_the_registry_cuts_a_graph_to_the_width_read(faces):
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_every_method_says_what_it_costs_and_what_to_try(name):
+def test_every_method_says_what_to_try(name):
     baseline = BASELINES[name]
     assert baseline.module == name
-    assert len(baseline.grid(100)) >= 5
+    assert len(baseline.grid(100)) >= 4
 
 
 def test_numbers_of_clusters_follow_the_number_of_people():
