@@ -229,8 +229,11 @@ def test_train_refuses_what_it_cannot_use(tmp_path):
 
 def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProcess:
     """Send Ctrl-C to the command when it has written something to stderr."""
+    # Whoever runs these tests in the background ignores Ctrl-C, and so would the command.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = f"{listen}; from facelink.cli import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-m", "facelink", *arguments],
+        [sys.executable, "-c", command, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
