@@ -31,6 +31,7 @@ import numpy as np
 import facelink
 from facelink.embeddings import UnitRows
 from facelink.experiments.bench import half_of_people
+from facelink.experiments.two_views import with_noise
 from facelink.links.model import DEFAULT_PRESET
 from facelink.training.episodes import Collection
 from facelink.training.universal import PRESETS, train_universal
@@ -85,13 +86,11 @@ def half(collection: Collection, which: int) -> Collection:
     return Collection(collection.name, x, labels, collection.embedder, collection.people)
 
 
-def with_noise(collection: Collection, noise: float) -> Collection:
+def weaker(collection: Collection, noise: float) -> Collection:
     """The collection as a weaker embedder might see it."""
-    rng = np.random.default_rng(0)
-    x = collection.embeddings
-    directions = rng.standard_normal(x.shape, np.float32) / np.sqrt(x.shape[1])
     name = f"{collection.name}, noise {noise}"
-    return replace(collection, name=name, embeddings=UnitRows(x + noise * directions)[:])
+    rows = UnitRows(with_noise(collection.embeddings, noise, seed=0))[:]
+    return replace(collection, name=name, embeddings=rows)
 
 
 def tests(
@@ -108,7 +107,7 @@ def tests(
             rest = [c for c in collections if c.people != group]
             model = trained(rest, f"without-{group}", models, episodes)
             if part == "weaker":
-                tested = [with_noise(c, noise) for c in tested for noise in NOISE]
+                tested = [weaker(c, noise) for c in tested for noise in NOISE]
             yield from ((model, c) for c in tested)
     elif part == "embedders":
         for embedder in ("128", "512"):

@@ -104,12 +104,16 @@ def refuse_rows(spoilt: NDArray[np.bool_], zero: NDArray[np.bool_]) -> None:
     _refuse("Zero vectors, which point nowhere,", np.flatnonzero(zero))
 
 
+def name_rows(rows: NDArray[np.integer]) -> str:
+    """The first few rows, for a message."""
+    return ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "") + " (counted from 0)"
+
+
 def _refuse(fault: str, rows: NDArray[np.integer]) -> None:
     if len(rows):
-        shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
         count = "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
         raise InputError(
-            f"{fault} in {count} of the embeddings: {shown} (counted from 0). "
+            f"{fault} in {count} of the embeddings: {name_rows(rows)}. "
             "Remove them, or look at how they were computed."
         )
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facelink.compiled import blocks
-from facelink.embeddings import BLOCK_BYTES, UnitRows, as_embeddings, refuse_rows
+from facelink.embeddings import BLOCK_BYTES, UnitRows, as_embeddings, name_rows, refuse_rows
 from facelink.errors import InputError
 from facelink.links.features import Background
 from facelink.scratch import scratch_array
@@ -86,10 +86,9 @@ def as_views(views: Sequence[ArrayLike]) -> list[View]:
         found.append(View(present, UnitRows(array[present] if lacking.any() else array), n_items))
     if nowhere.any():
         items = np.flatnonzero(nowhere)
-        shown = ", ".join(map(str, items[:5])) + (", …" if len(items) > 5 else "")
         raise InputError(
-            f"Every view is missing of {len(items):,} of the items: {shown} (counted from 0). "
-            "Leave them out of all views."
+            f"Every view is missing of {len(items):,} of the items: {name_rows(items)}. Leave them "
+            "out of all views."
         )
     return found
 

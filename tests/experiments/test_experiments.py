@@ -14,8 +14,15 @@ from conftest import make_faces
 from facelink.cli import main
 from facelink.data.layouts import LabelledCollection
 from facelink.errors import InputError
-from facelink.experiments import EXPERIMENTS, Bench, Cell, find_experiments, run_experiment
-from facelink.experiments.bench import half_of_people
+from facelink.experiments import (
+    EXPERIMENTS,
+    Bench,
+    Cell,
+    find_experiments,
+    run_experiment,
+    upper_bound,
+)
+from facelink.experiments.bench import half_of_people, scores
 from facelink.experiments.comparison import measure
 from facelink.experiments.oracle import best_of
 from facelink.experiments.synthetic import Population
@@ -45,17 +52,30 @@ def test_table1_is_the_upper_bound(bench):
     mine = [row["F"] for row in rows if row["collection"] == "some-32"]
     assert mine == sorted(mine)
     assert mine[-1] == 1.0  # every item lists everybody of its own
-    # Worked by hand: four people in a row, of whom two are one; the nearest of each is true or not.
-    x = np.array([[1, 0], [0.99, 0.14], [0, 1], [0.14, 0.99], [-1, 0]])
-    tiny = LabelledCollection("tiny", x, np.array([0, 0, 1, 2, 2]))
-    rows, _ = run_experiment(
-        EXPERIMENTS["table1"], Bench([tiny], bench.folder / "tiny", quick=True)
-    )
-    assert rows[-1]["F"] == 1.0
     assert [file.suffix for file in files] == [".csv", ".json", ".md"]
     with files[0].open() as file:
         assert len(list(csv.DictReader(file))) == len(EXPERIMENTS["table1"].cells(bench))
     assert json.loads(files[1].read_text())["about"]["quick"] is True
+
+
+def test_the_upper_bound_by_hand(bench):
+    """The nearest of 0 and 1 is the other; of 2 and 3 it is somebody else; of 4, person 1."""
+    x = np.array([[1, 0], [0.99, 0.14], [0, 1], [0.14, 0.99], [-1, 0]])
+    tiny = LabelledCollection("tiny", x, np.array([0, 0, 1, 2, 2]))
+    row = upper_bound.measure(bench, tiny, 1)
+    assert row["F"] == pytest.approx(2 * 0.8 / 1.8, abs=1e-4)  # 3 and 4 are apart: recall 0.8
+    assert row["pairwise F"] == pytest.approx(2 * 0.5 / 1.5, abs=1e-4)
+    assert upper_bound.measure(bench, tiny, 4)["F"] == 1
+
+
+def test_a_graph_on_file_serves_those_who_read_no_more(tmp_path, bench):
+    some = bench.collections[0]
+    lists = np.arange(len(some))[:, None] + np.arange(21)
+    np.save(tmp_path / "g.npy", lists % len(some))  # not the nearest, to be told apart
+    filed = LabelledCollection("filed", some.embeddings, some.labels, tmp_path / "g.npy")
+    narrow, wide = bench.graph(filed, 20)[0], bench.graph(filed, 30)[0]
+    assert set(narrow.indices[0]) == set(range(1, 21))
+    np.testing.assert_array_equal(wide.indices, facelink.knn_graph(some.embeddings, 30).indices)
 
 
 def test_finished_rows_are_not_computed_again(bench):
@@ -187,6 +207,13 @@ def test_table4_ignores_the_distractors(bench):
     _, tested = bench.split(bench.tested[0])
     assert [row["k1"] for row in rows] == [10, 40, 160]
     assert {row["items"] for row in rows} == {len(tested) + 60}
+    embeddings, graph, _ = bench.once(("among", tested.digest, 60), lambda: pytest.fail("not kept"))
+    model = bench.network("GCN-M", bench.split(bench.tested[0])[0])
+    context = facelink.Context((10, 5), 5)
+    links = facelink.score_links(embeddings, graph, model, context=context)
+    labels = facelink.merge_links(links, threshold=model.preset("balanced").threshold)
+    assert rows[0]["F"] == scores(tested.labels, labels[: len(tested)])["F"]
+    assert rows[0]["F"] > 0
 
 
 @pytest.mark.slow

@@ -72,9 +72,8 @@ class Baseline:
 
         A graph wider than the method reads is cut to its width first.
         """
-        if graph is not None and 0 < self.n_neighbors < graph.k:
-            k = self.n_neighbors
-            graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
+        if graph is not None and self.n_neighbors:
+            graph = graph.narrowed(self.n_neighbors)
         return self._part(f"prepare_{self.module}")(embeddings, graph=graph, **variant)
 
     def grid(self, n_people: int) -> Sequence[float]:

@@ -27,9 +27,7 @@ def nearest_columns(name: str, rows: UnitRows, graph: KnnGraph | None, k: int) -
             f"{name} reads k = {k} neighbours per item, the kNN graph given has {graph.k}. "
             f"Make it with knn_graph(embeddings, {k}), leave it out, or pass a smaller k."
         )
-    if graph.k <= k:
-        return graph
-    return KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
+    return graph.narrowed(k)
 
 
 class BothSides(NamedTuple):

@@ -103,9 +103,3 @@ def _all_pairs(rows: UnitRows) -> Callable[[float], NDArray[np.int64]]:
 def all_pairs_bytes(n_items: int) -> int:
     """Bytes for the distances of all pairs and SciPy's copy of them, 8 each."""
     return 8 * n_items**2
-
-
-def memory(n_items: int, k: int = 80) -> int:
-    """Bytes by default: for all pairs while they fit, then for the neighbours."""
-    dense = all_pairs_bytes(n_items)
-    return dense if dense <= LIMIT else graph_bytes(n_items, k)

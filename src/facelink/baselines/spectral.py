@@ -138,8 +138,3 @@ def leading_vectors(matrix: csr_array, count: int, *, seed: int) -> NDArray[np.f
 def vector_bytes(n_items: int, n_clusters: int) -> int:
     """Bytes for K eigenvectors and the 2 K vectors that they are found among, or for all n."""
     return 24 * n_items * min(n_clusters, n_items)
-
-
-def memory(n_items: int, k: int = 80) -> int:
-    """Bytes with a person in every 20 items, and half as many clusters again."""
-    return graph_bytes(n_items, k) + vector_bytes(n_items, n_items * 3 // 40)

@@ -78,7 +78,7 @@ class LabelledCollection:
         if self.graph_file is not None:
             found = read_graph(self.graph_file, self.embeddings)
             if found.k >= min(k, len(self) - 1):
-                return KnnGraph(found.indices[:, :k], found.similarities[:, :k])
+                return found.narrowed(k)
         return knn_graph(self.embeddings, k, **options)
 
     def of(self, chosen: NDArray[Any], name: str) -> LabelledCollection:

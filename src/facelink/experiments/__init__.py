@@ -43,12 +43,15 @@ class Experiment:
         figure, ``draw(rows, figure)``.
     options : dict
         Passed to ``cells``.
+    trains : bool
+        Whether it needs torch.
     """
 
     name: str
     title: str
     module: str
     options: dict[str, Any]
+    trains: bool = True
 
     def cells(self, bench: Bench) -> list[Cell]:
         return self._module().cells(bench, **self.options)
@@ -63,7 +66,13 @@ class Experiment:
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("table1", "The upper bound of linking k nearest neighbours", "upper_bound", {}),
+        Experiment(
+            "table1",
+            "The upper bound of linking k nearest neighbours",
+            "upper_bound",
+            {},
+            trains=False,
+        ),
         Experiment("figure3", "A toy example: what each layer makes of a subgraph", "toy", {}),
         Experiment("figure4", "How the result depends on k1, k2 and u", "sensitivity", {}),
         Experiment("table2", "All methods, tuned by oracle, and the networks", "comparison", {}),
@@ -98,7 +107,7 @@ def check_extras(experiments: Sequence[Experiment]) -> None:
         from facelink.experiments.figures import check_matplotlib
 
         check_matplotlib()
-    if any(experiment.module != "upper_bound" for experiment in experiments):
+    if any(experiment.trains for experiment in experiments):
         import facelink.training  # noqa: F401
 
 

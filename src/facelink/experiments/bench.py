@@ -1,14 +1,13 @@
-"""What experiments have in common: collections, splits, models, rows that are kept."""
+"""What experiments have in common: collections, splits, graphs, models."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +21,11 @@ from facelink.compiled import available_threads
 from facelink.data.layouts import LabelledCollection
 from facelink.data.writing import make_folder
 from facelink.errors import FileError, InputError
+from facelink.experiments.rows import Row, Rows
 from facelink.links import GcnModel, Model, load_model
 from facelink.metrics import bcubed, nmi, pairwise
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
-
-Row = dict[str, Any]
 
 # A narrower network in smaller subgraphs than the paper's: as accurate on half of
 # lfw-degraded, and trained in minutes rather than hours (docs/accuracy.md).
@@ -102,6 +100,10 @@ class Bench:
     progress: Progress = silent
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.quick and self.as_in_paper:
+            raise InputError("quick is one recipe and as_in_paper another: choose one of them.")
+
     @property
     def recipe(self) -> dict[str, Any]:
         """How networks are trained."""
@@ -123,10 +125,6 @@ class Bench:
             "distractors": self.distractors,
             "seed": self.seed,
         }
-
-    def __post_init__(self) -> None:
-        if self.quick and self.as_in_paper:
-            raise InputError("quick is one recipe and as_in_paper another: choose one of them.")
 
     @property
     def merging(self) -> str:
@@ -183,14 +181,18 @@ class Bench:
             self._kept[key] = make()
         return self._kept[key]
 
-    def graph(self, collection: LabelledCollection) -> tuple[KnnGraph, float]:
-        """The kNN graph of a collection, wide enough for all, and the seconds it took."""
+    def graph(self, collection: LabelledCollection, k: int = WIDEST) -> tuple[KnnGraph, float]:
+        """The kNN graph of a collection, k wide or wider, and the seconds it took.
+
+        One of our own serves everybody; one on file, those who read no more than it has.
+        """
+        width = WIDEST if collection.graph_file is None else k
 
         def search() -> tuple[KnnGraph, float]:
             began = time.monotonic()
-            return collection.graph(WIDEST, progress=self.progress), time.monotonic() - began
+            return collection.graph(width, progress=self.progress), time.monotonic() - began
 
-        return self.once(("graph", collection.digest), search)
+        return self.once(("graph", collection.digest, width), search)
 
     def network(
         self, method: str, collection: LabelledCollection, views: Sequence[NDArray[Any]] = ()
@@ -246,36 +248,12 @@ class Bench:
                 raise
             except InputError as error:
                 raise InputError(f"{cell.title}: {error}") from None
-            make_folder(self.folder)
-            self._append({"cell": name, "row": measured})
-            self._rows[name] = measured
+            self._rows.add(name, measured)
         return {**cell.key, **self._rows[name]}
 
     @cached_property
-    def _rows(self) -> dict[str, Row]:
-        rows = {}
-        if self._file.exists():
-            for line in self._file.read_text(encoding="utf-8").splitlines():
-                try:
-                    entry = json.loads(line)
-                    rows[entry["cell"]] = dict(entry["row"])
-                except (ValueError, KeyError, TypeError):  # cut off when somebody pulled the plug
-                    continue
-        return rows
-
-    @property
-    def _file(self) -> Path:
-        return self.folder / "cells.jsonl"
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write("\n" if file.tell() and not _ends_a_line(self._file) else "")
-                file.write(json.dumps(entry) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise FileError(f"Cannot write {self._file}: {error.strerror}.") from None
+    def _rows(self) -> Rows:
+        return Rows(self.folder / "cells.jsonl")
 
 
 def half_of_people(labels: NDArray[np.integer], seed: int) -> NDArray[np.bool_]:
@@ -312,9 +290,3 @@ def _is_for_training(collection: LabelledCollection) -> bool:
 def _fingerprint(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _ends_a_line(file: Path) -> bool:
-    with file.open("rb") as opened:
-        opened.seek(-1, os.SEEK_END)
-        return opened.read(1) == b"\n"

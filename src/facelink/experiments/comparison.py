@@ -86,7 +86,7 @@ def tuned(bench: Bench, tested: LabelledCollection, method: str) -> Row:
     graph, searched = None, 0.0
     try:
         if BASELINES[method].n_neighbors:
-            graph, searched = bench.graph(tested)
+            graph, searched = bench.graph(tested, BASELINES[method].n_neighbors)
         best = best_of(method, tested.embeddings, tested.labels, graph)
     except TooLargeError as error:
         nothing = dict.fromkeys(("F", "pairwise F", "NMI", "seconds"))

@@ -20,17 +20,17 @@ FIXED_U = 10
 def cells(bench: Bench) -> list[Cell]:
     """A row for each setting, on the first collection."""
     collection = bench.tested[0]
-    settings = [("a", k1, k2, FIXED_U) for k2 in K2 for k1 in K1]
-    settings += [("b", k1, k2, u) for k1, k2 in PAIRS for u in U]
+    settings = [(k1, k2, FIXED_U) for k2 in K2 for k1 in K1]
+    settings += [(k1, k2, u) for k1, k2 in PAIRS for u in U]
     return [
         Cell(
-            {"collection": collection.name, "part": part, "k1": k1, "k2": k2, "u": u},
+            {"collection": collection.name, "k1": k1, "k2": k2, "u": u},
             partial(measure, bench, collection, Context((k1, k2), u)),
             (collection.digest,),
             "sensitivity",
             learned=True,
         )
-        for part, k1, k2, u in settings
+        for k1, k2, u in dict.fromkeys(settings)  # some are in both panels
     ]
 
 
@@ -48,10 +48,11 @@ def draw(rows: Sequence[Row], figure: Any) -> None:
     """Two panels: F over k1, and F over u."""
     left, right = figure.subplots(1, 2, sharey=True)
     for k2 in K2:
-        line = [row for row in rows if row["part"] == "a" and row["k2"] == k2]
+        line = [row for row in rows if row["u"] == FIXED_U and row["k2"] == k2]
         left.plot([row["k1"] for row in line], [row["F"] for row in line], "o-", label=f"k2 = {k2}")
     for k1, k2 in PAIRS:
-        line = [row for row in rows if row["part"] == "b" and (row["k1"], row["k2"]) == (k1, k2)]
+        line = [row for row in rows if (row["k1"], row["k2"]) == (k1, k2)]
+        line.sort(key=lambda row: row["u"])
         right.plot([row["u"] for row in line], [row["F"] for row in line], "o-",
                    label=f"k1 = {k1}, k2 = {k2}")  # fmt: skip
     left.set(xlabel="k1", ylabel="BCubed F", xscale="log", title=f"(a) u = {FIXED_U}")

@@ -13,7 +13,6 @@ from facelink.data.layouts import LabelledCollection
 from facelink.experiments.bench import Bench, Cell, Row, scores
 from facelink.links import Links
 from facelink.merging import merge_links
-from facelink.neighbors import KnnGraph
 
 WIDTHS = (5, 10, 20, 40, 80, 160)
 
@@ -34,8 +33,7 @@ def cells(bench: Bench) -> list[Cell]:
 
 def measure(bench: Bench, collection: LabelledCollection, k: int) -> Row:
     """Scores of the true links among k nearest neighbours."""
-    graph, _ = bench.graph(collection)
-    graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k])
+    graph = bench.graph(collection)[0].narrowed(k)
     true = collection.labels[graph.indices] == collection.labels[:, None]
     labels = merge_links(Links(graph, true.astype(np.float32)), "components", threshold=0.5)
     return scores(collection.labels, labels)

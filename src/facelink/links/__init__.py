@@ -143,8 +143,7 @@ def score_links(
     scorer: Scorer
     background = None
     if isinstance(model, UniversalModel):
-        k = context.hops[0]
-        graph = KnnGraph(graph.indices[:, :k], graph.similarities[:, :k], graph.notes)
+        graph = graph.narrowed(context.hops[0])
         scorer = UniversalScorer(rows, graph, model.links, n_threads=n_threads)
         background = scorer.features.background
     elif isinstance(model, GcnModel) and device is not None:

@@ -66,6 +66,12 @@ class KnnGraph:
     def k(self) -> int:
         return self.indices.shape[1]
 
+    def narrowed(self, k: int) -> KnnGraph:
+        """The graph of the k nearest neighbours; itself, if it has no more."""
+        if k >= self.k:
+            return self
+        return KnnGraph(self.indices[:, :k], self.similarities[:, :k], self.notes)
+
 
 def knn_graph(
     embeddings: ArrayLike | UnitRows,
