@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_face_methods import on_circle
 
+from conftest import make_faces
 from facelink.baselines.ddc import cover, ddc, prepare_ddc
 from facelink.baselines.neighborhoods import Views, mutual_similarity
 from facelink.baselines.pahc import pahc, separate

@@ -159,3 +159,13 @@ def test_progress_ends_at_the_number_of_items():
     knn_graph(np.eye(700), 3, progress=lambda *report: seen.append(report))
     assert seen[0] == ("neighbours", 0, 700)
     assert seen[-1] == ("neighbours", 700, 700)
+
+
+def test_a_narrowed_graph_keeps_the_nearest_and_the_notes():
+    graph = knn_graph(np.random.default_rng(0).normal(size=(6, 3)), 9)
+    assert graph.notes
+    narrow = graph.narrowed(2)
+    np.testing.assert_array_equal(narrow.indices, graph.indices[:, :2])
+    np.testing.assert_array_equal(narrow.similarities, graph.similarities[:, :2])
+    assert narrow.notes == graph.notes
+    assert graph.narrowed(7) is graph
