@@ -25,7 +25,6 @@ from facelink.experiments import (
 from facelink.experiments.bench import half_of_people, scores
 from facelink.experiments.comparison import measure
 from facelink.experiments.oracle import best_of
-from facelink.experiments.synthetic import Population
 from facelink.experiments.tables import plain
 from facelink.experiments.two_views import as_hard_as, pair_people
 
@@ -246,31 +245,6 @@ def test_noise_makes_voices_as_hard_as_faces():
 
     assert score(v) > score(x) + 0.02
     assert abs(score(with_noise(v, noise, 0)) - score(x)) < 0.06
-
-
-def test_people_who_do_not_exist_look_like_real_ones():
-    real = facelink.load_sample()
-    collection = LabelledCollection("sample", real.embeddings, real.labels)
-    rows, owners = Population.of(collection).draw(3000, seed=0)
-
-    def similarities(x, labels):
-        x = np.asarray(x, np.float32)
-        x = x / np.linalg.norm(x, axis=1, keepdims=True)
-        products = x @ x.T
-        same = labels[:, None] == labels
-        np.fill_diagonal(same, False)
-        apart = products[labels[:, None] != labels]
-        return products[same].mean(), apart.mean(), apart.std()
-
-    wanted = similarities(collection.embeddings[:3000], collection.labels[:3000])
-    found = similarities(rows, owners)
-    np.testing.assert_allclose(found, wanted, atol=0.06)
-    assert np.array_equal(rows, Population.of(collection).draw(3000, seed=0)[0])
-
-
-def test_a_collection_without_pairs_cannot_be_imitated():
-    with pytest.raises(InputError, match="at most one person twice"):
-        Population.of(LabelledCollection("alone", np.eye(4), np.arange(4)))
 
 
 def test_plain_tables_are_grouped_by_their_first_column():

@@ -1,7 +1,7 @@
 """Table 4: a collection among many irrelevant faces: time and quality over k1.
 
 Scores ignore the distractors, as in the paper. They are people who do not exist
-(`facelink.experiments.synthetic`), as similar to each other as those of the collection.
+(`facelink.data.synthetic`), as similar to each other as those of the collection.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from facelink.baselines import check_size
 from facelink.data.layouts import LabelledCollection
+from facelink.data.synthetic import Population
 from facelink.experiments.bench import Bench, Cell, Row, scores
-from facelink.experiments.synthetic import Population
 from facelink.links import score_links
 from facelink.merging import merge_links
 from facelink.neighbors import KnnGraph, knn_graph
@@ -67,7 +67,7 @@ def _among_distractors(
     n_items, dimension = len(tested) + count, tested.embeddings.shape[1]
     # The rows three times over, the graph, candidates of the search, and the links.
     check_size("Table 4", n_items, n_items * (12 * dimension + (24 + 16) * max(K1) + 1024))
-    others, _ = Population.of(tested).draw(count, bench.seed)
+    others, _ = Population.of(tested.embeddings, tested.labels).draw(count, bench.seed)
     embeddings = np.concatenate([np.asarray(tested.embeddings, np.float32), others])
     began = time.monotonic()
     graph = knn_graph(embeddings, max(K1), progress=bench.progress)

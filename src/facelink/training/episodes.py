@@ -8,6 +8,10 @@ other shares of singletons and junk, now and then another embedder.
 Where a person should have more photos than there are, they are grown: the person's
 mean embedding plus the residuals of other people's photos, in several modes (a person
 looks different in other years and poses), or burst into frames like those of a video.
+
+A few episodes are crowds of people who do not exist (`facelink.data.synthetic`), as large
+as no labelled collection here: there strangers come close, and someone of 500 photos is
+one of thousands who have one or two.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from facelink.data.synthetic import Crowd, Population
 from facelink.errors import InputError
 
 Rng = np.random.Generator
@@ -27,6 +32,9 @@ Labels = NDArray[np.int64]
 LARGEST = 9000  # items of an episode, about
 SMALLER, SELDOM = 3000, 0.15  # how large most are, and the share of larger ones
 MOST_PHOTOS = 1000  # of one person
+CROWD_OF, CROWDS_OF = 45, (10_000, 60_000)  # episodes, one of which is a crowd; its items
+AS_IT_IS, AS_CROWD = 4, 8  # how many times an episode counts that is real, or so large
+FITTED = 20  # people with several photos, to know what people look like
 ENOUGH = 60  # items of an episode at least
 TRIES = 200  # to make one
 
@@ -55,17 +63,23 @@ class Collection:
 
 @dataclass(frozen=True)
 class Episode:
-    """A collection made of others, or one of them as it is."""
+    """A collection made of others, or one of them as it is.
+
+    It counts like ``times`` others: in a large one there is more to learn.
+    """
 
     embeddings: NDArray[np.float16]
     labels: Labels
-    as_it_is: bool = False
+    times: int = 1
 
 
 def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> list[Episode]:
     """Every collection as it is, and others made of them: ``count`` in all, or as many as given."""
     rng = np.random.default_rng([seed, 0xE915])
-    episodes = [replace(_episode(c.embeddings, c.labels, rng), as_it_is=True) for c in collections]
+    episodes = [
+        replace(_episode(c.embeddings, c.labels, rng), times=AS_IT_IS) for c in collections
+    ]
+    episodes += _crowds(collections, count // CROWD_OF, rng)
     in_vain = 0
     while len(episodes) < count:
         if in_vain > TRIES:
@@ -86,6 +100,28 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
         episodes.append(_episode(x[there], labels[there], rng))
         in_vain = 0
     return episodes
+
+
+def _crowds(collections: Sequence[Collection], count: int, rng: Rng) -> list[Episode]:
+    """Large collections of people as those of the given ones might be."""
+    known = [c for c in collections if (np.unique_counts(c.labels).counts > 1).sum() >= FITTED]
+    populations = [Population.of(c.embeddings, c.labels) for c in known]
+    crowds = []
+    for _ in range(count if known else 0):
+        people = populations[int(rng.integers(len(populations)))]
+        dimension = len(people.center)
+        people = people.in_dimensions(_between(rng, min(96, dimension), min(256, dimension)))
+        people = replace(people, within=people.within * np.float32(rng.uniform(0.8, 1.2)))
+        crowd = Crowd(
+            largest=_between(rng, 50, MOST_PHOTOS),
+            families=rng.uniform(0, 0.3),
+            alike=rng.uniform(0.3, 0.7),
+            junk=rng.choice([0, 0.02, 0.05, 0.1]),
+            sessions=rng.choice([0, rng.uniform(0, 0.6)]),
+        )
+        x, labels = people.draw(_between(rng, *CROWDS_OF), int(rng.integers(1 << 31)), crowd=crowd)
+        crowds.append(replace(_episode(x, labels, rng), times=AS_CROWD))
+    return crowds
 
 
 def _episode(x: Floats, labels: Labels, rng: Rng) -> Episode:

@@ -33,7 +33,6 @@ K = 80
 LOOKS = 2  # at every link, after the first
 PIVOTS = 96  # of each episode whose links are learned from
 PIVOTS_AGAIN = 240  # the same for further looks, where most links are not worth one
-AS_IT_IS = 4  # times as many of a collection that is real in every respect
 CANDIDATES = 1500  # pairs of clusters of each episode and round that are learned from
 MERGED = 0.55  # the likelihood from which links are merged into clusters to learn from
 ROUNDS = 2
@@ -145,7 +144,7 @@ class Lesson:
 
     def _pivots(self, usually: int) -> int:
         """How many pivots to learn from."""
-        return min(usually * (AS_IT_IS if self.episode.as_it_is else 1), self.graph.n_items)
+        return min(usually * self.episode.times, self.graph.n_items)
 
     def elsewhere(self, rng: np.random.Generator) -> Floats:
         """What might be thought of the links if the collection were none of those trained on.
