@@ -38,7 +38,7 @@ def main() -> None:
     for collection in options.collections:
         x = np.load(options.folder / f"{collection}.npz", allow_pickle=False)["x"]
         graph = facelink.knn_graph(x, 80)
-        pairs = facelink.score_links(x, graph, "universal").pairs
+        pairs = facelink.score_links(x, graph, "universal").pairs()
         find_modules(pairs.at_least(0.99).matrix() + pairs.at_least(0.99).matrix().T)  # compile
         for threshold in (0.3, 0.5, 0.7, 0.9):
             kept = pairs.at_least(threshold)

@@ -37,6 +37,7 @@ from facelink.compiled import available_threads, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links.gcn import PIVOTS, GcnScorer
 from facelink.links.model import Architecture
+from facelink.runs import Run
 from facelink.subgraphs import build_subgraphs
 from facelink.training.network import Batch, LinkNetwork, weights_of
 from tables import markdown, save
@@ -139,7 +140,7 @@ def ways(
 
         def score(pivots: np.ndarray) -> np.ndarray:
             out = np.empty((graph.n_items, CONTEXT.hops[0]), np.float32)
-            scorer.score_all(out, pivots=pivots)
+            scorer.score_all(Run(), out, pivots=pivots)
             return out[pivots]
 
         return score
@@ -286,11 +287,11 @@ def growth(x: np.ndarray) -> None:
             pivots = rng.choice(len(part), min(600, len(part)), replace=False)
             nodes = len(build_subgraphs(graph.indices, pivots, context).nodes) / len(pivots)
             out = np.empty((len(part), context.hops[0]), np.float32)
-            scorer.score_all(out, pivots=pivots[:64])
+            scorer.score_all(Run(), out, pivots=pivots[:64])
             times = []
             for _ in range(3):
                 began = time.perf_counter()
-                scorer.score_all(out, pivots=pivots)
+                scorer.score_all(Run(), out, pivots=pivots)
                 times.append(time.perf_counter() - began)
             seconds = float(np.median(times)) / len(pivots)
             rows.append(

@@ -30,10 +30,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import facelink
 from facelink import Context, KnnGraph, Links
 from facelink.embeddings import UnitRows
-from facelink.links.features import NAMES, LinkFeatures
+from facelink.links.features import NAMES, Background, LinkFeatures
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import NAMES as SURROUNDINGS
-from facelink.links.universal import first_look, look_again
+from facelink.links.universal import look
 from facelink.metrics import bcubed, pairwise
 from facelink.progress import silent
 from facelink.subgraphs import build_subgraphs
@@ -57,20 +57,18 @@ def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
     first = fitted("links", examples, len(NAMES), (64, 64))
     others: list[Perceptron] = []
     rng = np.random.default_rng(0)
-    for look in range(looks):
+    for again in range(looks):
         for lesson in lessons:
-            if look == 0:
-                first_look(lesson.features, first, lesson.likelihood)
-            else:
-                look_again(lesson.features, others[-1], lesson.likelihood)
+            before = lesson.likelihood.copy() if others else None
+            look(lesson.features, others[-1] if others else first, before, lesson.likelihood)
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
-        others.append(fitted(f"again.{look}", examples, len(SURROUNDINGS), (48, 48)))
+        others.append(fitted(f"again.{again}", examples, len(SURROUNDINGS), (48, 48)))
 
     def score(features: LinkFeatures, graph: KnnGraph) -> np.ndarray:
         likelihood = np.empty(graph.indices.shape, np.float32)
-        first_look(features, first, likelihood, n_threads=1)
+        look(features, first, None, likelihood, n_threads=1)
         for network in others:
-            look_again(features, network, likelihood, n_threads=1)
+            look(features, network, likelihood.copy(), likelihood, n_threads=1)
         return likelihood
 
     return score
@@ -93,7 +91,7 @@ def in_blocks(score: Callable[[np.ndarray, KnnGraph, int, int], np.ndarray]) -> 
         parts = []
         for start in range(0, graph.n_items, 64):
             stop = min(start + 64, graph.n_items)
-            parts.append(score(features.of(start, stop), graph, start, stop))
+            parts.append(score(features.of(np.arange(start, stop)), graph, start, stop))
         return np.concatenate(parts).reshape(graph.indices.shape).astype(np.float32)
 
     return score_all
@@ -187,7 +185,7 @@ def main() -> None:
             scorer = learner(lessons)
             for collection in (c for c in collections if c.people == group):
                 graph = facelink.knn_graph(collection.embeddings, K)
-                features = LinkFeatures(UnitRows(collection.embeddings), graph)
+                features = LinkFeatures(graph, Background.of(UnitRows(collection.embeddings)))
                 began = time.perf_counter()
                 with threadpool_limits(1):
                     likelihood = scorer(features, graph)

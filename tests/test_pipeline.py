@@ -207,5 +207,5 @@ def test_bad_values_are_refused_before_any_work(sample):
 def test_progress_names_the_stages(sample):
     seen = []
     facelink.cluster(sample.embeddings[:100], progress=lambda *r: seen.append(r))
-    stages = [stage for stage, done, _ in seen if done == 100]
-    assert stages == ["neighbours", "links", "links, look 2", "links, look 3"]
+    stages = [stage for stage, done, total in seen if done == total]
+    assert stages == ["neighbours", "links", "links, look 2", "links, look 3", "merging"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class UnitRows:
     """
 
     def __init__(self, embeddings: ArrayLike) -> None:
-        self.raw = as_embeddings(embeddings)
+        self.raw: NDArray[Any] | _Taken = as_embeddings(embeddings)
         self.shape: tuple[int, int] = self.raw.shape
         n_items, dimension = self.shape
         small = 4 * n_items * dimension <= IN_MEMORY_BYTES
@@ -79,6 +80,14 @@ class UnitRows:
         """The rows of a collection, which may be `UnitRows` already."""
         return embeddings if isinstance(embeddings, UnitRows) else cls(embeddings)
 
+    def taking(self, items: NDArray[np.integer]) -> UnitRows:
+        """The rows of some items, in their order."""
+        taken = UnitRows.__new__(UnitRows)
+        taken.shape = (len(items), self.shape[1])
+        taken.raw = _Taken(self.raw, items)
+        taken.array = None if self.array is None else self.array[items]
+        return taken
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -93,6 +102,17 @@ class UnitRows:
         faults = np.empty(len(rows), np.uint8)
         _to_unit_length(rows, out, faults)
         return out, faults
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Some rows of an array, read when asked for."""
+
+    raw: NDArray[Any] | _Taken
+    items: NDArray[np.integer]
+
+    def __getitem__(self, index: slice | NDArray[np.integer]) -> NDArray[Any]:
+        return self.raw[self.items[index]]
 
 
 NOT_FINITE, ZERO = 1, 2

@@ -7,6 +7,7 @@ pivot's embedding from each node's, is left to whoever reads the features.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -125,26 +126,37 @@ def build_subgraphs(
     Notes
     -----
     An edge joins two nodes where either is among the other's u nearest; no node
-    is joined to itself. Linear in the nodes and edges built, and one array as
-    long as the collection per call: give many pivots at once.
+    is joined to itself. Linear in the nodes and edges built. Each thread keeps an
+    array as long as the collection.
     """
     pivots = np.ascontiguousarray(pivots)
     context = context.fitted_to(neighbors.shape[1])
     nodes, node_starts, edge_starts, edges = _build(
-        neighbors, pivots, np.array(context.hops, np.int64), context.u, context.include_pivot
-    )
+        neighbors, pivots, np.array(context.hops, np.int64), context.u, context.include_pivot,
+        _positions(len(neighbors)),
+    )  # fmt: skip
     return Subgraphs(pivots, nodes, node_starts, edge_starts, edges, n_links=context.hops[0])
 
 
+_own = threading.local()
+
+
+def _positions(n_items: int) -> NDArray[np.int64]:
+    """An array for `_build`, this thread's own: making one anew takes longer than building."""
+    found: NDArray[np.int64] | None = getattr(_own, "positions", None)
+    if found is None or len(found) < n_items:
+        found = _own.positions = np.zeros(n_items, np.int64)
+    return found
+
+
 @compiled
-def _build(neighbors, pivots, hops, u, include_pivot):
+def _build(neighbors, pivots, hops, u, include_pivot, position):
     batch = len(pivots)
     nodes = np.empty(256 * batch + 1024, np.int32)
     node_starts = np.zeros(batch + 1, np.int64)
     # position[item] is the item's node number plus one in the subgraph under construction,
-    # and whatever an earlier subgraph left there otherwise: it counts only if that node
-    # belongs to this subgraph and is that item, so nothing needs clearing between pivots.
-    position = np.zeros(len(neighbors), np.int64)
+    # and whatever an earlier subgraph, or call, left there otherwise: it counts only if that
+    # node belongs to this subgraph and is that item, so nothing ever needs clearing.
     end = 0
     for s in range(batch):
         pivot, start = pivots[s], end

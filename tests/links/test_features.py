@@ -10,6 +10,10 @@ from facelink.embeddings import UnitRows
 from facelink.links.features import DEPTHS, NAMES, STEEPNESS, Background, LinkFeatures
 
 
+def features_of(x, graph, n_threads=None):
+    return LinkFeatures(graph, Background.of(UnitRows(x)), n_threads=n_threads)
+
+
 @pytest.fixture(scope="module")
 def collection():
     x = make_faces(n_copies=0).embeddings
@@ -78,11 +82,11 @@ def obvious(x: np.ndarray, graph, background: Background, i: int, r: int) -> dic
 
 def test_every_feature_is_what_its_name_says(collection):
     x, graph = collection
-    features = LinkFeatures(UnitRows(x), graph)
+    features = features_of(x, graph)
     background = features.background
     pivots = np.random.default_rng(0).permutation(len(x))[:25]
     for i in pivots:
-        found = features.of(int(i), int(i) + 1)
+        found = features.of(np.array([i]))
         for r in range(graph.k):
             wanted = obvious(x, graph, background, int(i), r)
             for name, value in zip(NAMES, found[r], strict=True):
@@ -91,10 +95,10 @@ def test_every_feature_is_what_its_name_says(collection):
 
 def test_blocks_and_threads_do_not_matter(collection):
     x, graph = collection
-    one = LinkFeatures(UnitRows(x), graph, n_threads=1)
-    two = LinkFeatures(UnitRows(x), graph, n_threads=2)
-    whole = one.of(0, len(x))
-    parts = np.concatenate([two.of(0, 7), two.of(7, len(x))])
+    one = features_of(x, graph, n_threads=1)
+    two = features_of(x, graph, n_threads=2)
+    whole = one.of(np.arange(len(x)))
+    parts = np.concatenate([two.of(np.arange(7)), two.of(np.arange(7, len(x)))])
     np.testing.assert_array_equal(whole, parts)
 
 
@@ -105,8 +109,8 @@ def test_coordinates_do_not_matter(collection):
     turned = (x.astype(np.float64) @ turn[: x.shape[1]]).astype(np.float32)
     again = knn_graph(turned, graph.k)
     np.testing.assert_array_equal(again.indices, graph.indices)
-    before = LinkFeatures(UnitRows(x), graph).of(0, 50)
-    after = LinkFeatures(UnitRows(turned), again).of(0, 50)
+    before = features_of(x, graph).of(np.arange(50))
+    after = features_of(turned, again).of(np.arange(50))
     np.testing.assert_allclose(after, before, atol=1e-3)
 
 
@@ -122,6 +126,6 @@ def test_the_background_is_that_of_strangers():
 
 def test_a_collection_of_two_has_features():
     x = make_faces(sizes=(1, 1), n_copies=0).embeddings
-    features = LinkFeatures(UnitRows(x), knn_graph(x, 80)).of(0, 2)
+    features = features_of(x, knn_graph(x, 80)).of(np.arange(2))
     assert features.shape == (2, len(NAMES))
     assert np.isfinite(features).all()

@@ -13,8 +13,10 @@ from conftest import random_network
 from facelink import Context, KnnGraph, cluster, knn_graph, score_links
 from facelink.embeddings import UnitRows
 from facelink.errors import FileError, InputError, MissingExtraError, ModelError
-from facelink.links.gcn import GcnScorer, near_one_another
+from facelink.links.gcn import GcnScorer
 from facelink.links.model import Architecture, GcnModel
+from facelink.neighbors.order import near_one_another
+from facelink.runs import Run
 from facelink.scratch import scratch_array
 from facelink.subgraphs import build_subgraphs
 
@@ -119,9 +121,9 @@ def test_some_pivots_alone(faces):
     model = model_of(random_network(ARCHITECTURES[0]), Context((12, 3), 3))
     scorer = GcnScorer(UnitRows(faces.embeddings), graph.indices, model, model.context)
     everyone = np.full((graph.n_items, 12), np.nan, np.float32)
-    scorer.score_all(everyone)
+    scorer.score_all(Run(), everyone)
     some = np.full_like(everyone, np.nan)
-    scorer.score_all(some, pivots=np.array([3, 50, 7]))
+    scorer.score_all(Run(), some, pivots=np.array([3, 50, 7]))
     asked = np.isin(np.arange(graph.n_items), [3, 7, 50])
     np.testing.assert_allclose(some[asked], everyone[asked], atol=1e-6)
     assert np.isnan(some[~asked]).all()

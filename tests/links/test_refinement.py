@@ -6,10 +6,10 @@ import pytest
 from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
-from facelink.links.features import LinkFeatures
+from facelink.links.features import Background, LinkFeatures
 from facelink.links.perceptron import Perceptron
 from facelink.links.refinement import ASSUMED, FAINT, NAMES, USUAL, Surroundings
-from facelink.links.universal import look_again
+from facelink.links.universal import look
 
 K = 24
 
@@ -21,7 +21,9 @@ def surroundings() -> Surroundings:
     rng = np.random.default_rng(0)
     true = labels[graph.indices] == labels[:, None]
     likelihood = np.where(true, rng.beta(3, 1, true.shape), rng.beta(0.3, 4, true.shape))
-    return Surroundings(LinkFeatures(UnitRows(x), graph), likelihood.astype(np.float32))
+    return Surroundings(
+        LinkFeatures(graph, Background.of(UnitRows(x))), likelihood.astype(np.float32)
+    )
 
 
 def obvious(around: Surroundings, i: int, r: int) -> list[float]:
@@ -96,7 +98,7 @@ def obvious(around: Surroundings, i: int, r: int) -> list[float]:
 def test_every_feature_is_what_its_name_says(surroundings):
     checked = 0
     for i in np.random.default_rng(1).permutation(len(surroundings.likelihood))[:15]:
-        asked, features = surroundings.of(int(i), int(i) + 1)
+        asked, features = surroundings.of(np.array([i]))
         for row, r in enumerate(np.flatnonzero(asked[0])):
             wanted = obvious(surroundings, int(i), int(r))
             for name, found, value in zip(NAMES, features[row], wanted, strict=True):
@@ -107,7 +109,7 @@ def test_every_feature_is_what_its_name_says(surroundings):
 
 def test_faint_links_are_left_alone(surroundings):
     assert (surroundings.joined < FAINT).any()
-    asked, features = surroundings.of(0, 40)
+    asked, features = surroundings.of(np.arange(40))
     np.testing.assert_array_equal(asked, surroundings.joined[:40] >= FAINT)
     assert len(features) == asked.sum()
 
@@ -118,7 +120,7 @@ def test_faint_links_are_left_alone(surroundings):
         np.ones(n, np.float32),
         ((np.zeros((n, 1), np.float32), np.array([20], np.float32)),),
     )
-    look_again(surroundings.context, always, likelihood)
+    look(surroundings.context, always, likelihood.copy(), likelihood)
     everywhere = surroundings.joined >= FAINT
     np.testing.assert_allclose(likelihood[everywhere], 1)
     np.testing.assert_array_equal(likelihood[~everywhere], surroundings.likelihood[~everywhere])
@@ -136,8 +138,8 @@ def test_a_look_sees_what_was_thought_before_it(surroundings):
     results = []
     for n_threads in (1, 2):
         likelihood = surroundings.likelihood.copy()
-        look_again(surroundings.context, network, likelihood, n_threads=n_threads)
+        look(surroundings.context, network, likelihood.copy(), likelihood, n_threads=n_threads)
         results.append(likelihood)
     np.testing.assert_array_equal(*results)
-    asked, features = surroundings.of(30, 31)
+    asked, features = surroundings.of(np.array([30]))
     np.testing.assert_allclose(results[0][30][asked[0]], network.probabilities(features), atol=1e-6)

@@ -36,7 +36,7 @@ def obvious(x, labels, links, usual):
     k = links.likelihood.shape[1]
     background = Background.of(UnitRows(x))
     spread = background.typical_spread / (1 - background.typical_center)
-    pairs = links.pairs
+    pairs = links.pairs()
     clusters = np.unique(labels)
     members = {c: np.flatnonzero(labels == c) for c in clusters}
 

@@ -73,7 +73,7 @@ def weighted_pairs(draw):
 def test_a_pair_seen_from_both_sides_takes_the_mean_and_from_one_side_what_it_has():
     links = links_of([[1, 2], [0, 2], [1, 0], [0, 1]],
                      [[0.8, 0.1], [0.6, 0.9], [0.5, 0.3], [0.7, 0.2]])  # fmt: skip
-    pairs = links.pairs
+    pairs = links.pairs()
     found = dict(zip(zip(pairs.first, pairs.second, strict=True), pairs.likelihood, strict=True))
     wanted = {(0, 1): 0.7, (0, 2): 0.2, (1, 2): 0.7, (0, 3): 0.7, (1, 3): 0.2}
     assert found.keys() == wanted.keys()
@@ -83,7 +83,7 @@ def test_a_pair_seen_from_both_sides_takes_the_mean_and_from_one_side_what_it_ha
 
 def test_links_are_read_only_in_the_columns_that_were_scored():
     graph = KnnGraph(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.ones((3, 2), np.float32))
-    pairs = Links(graph, np.array([[0.4], [0.6], [0.8]], np.float32)).pairs
+    pairs = Links(graph, np.array([[0.4], [0.6], [0.8]], np.float32)).pairs()
     assert pairs.first.tolist() == [0, 0]
     assert pairs.second.tolist() == [1, 2]
     np.testing.assert_allclose(pairs.likelihood, [0.5, 0.8])

@@ -26,7 +26,7 @@ def similarity_pairs(graph: KnnGraph) -> Pairs:
     >>> pairs.first, pairs.second, pairs.likelihood.round(3)
     (array([0, 1], dtype=int32), array([1, 2], dtype=int32), array([0.5  , 0.866], dtype=float32))
     """
-    return join_directions(graph.indices, graph.similarities)
+    return join_directions(graph, graph.similarities)
 
 
 def graph_of(rows: UnitRows, graph: KnnGraph | None, k: int) -> KnnGraph:

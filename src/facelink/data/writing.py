@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from facelink.errors import FileError
 
 
-def write_aside(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder, then rename it into place."""
+def write_aside(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
+    """Write to a temporary file in the same folder, then rename it into place.
+
+    ``content`` may also be what writes it, given the open file.
+    """
     path = Path(path)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

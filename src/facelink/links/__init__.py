@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from facelink.links.pairs import Pairs, join_directions
 from facelink.links.universal import UniversalScorer
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
+from facelink.runs import Run
 from facelink.subgraphs import Context
 
 __all__ = ["GcnModel", "Links", "Model", "Pairs", "UniversalModel", "load_model", "score_links"]
@@ -59,17 +59,21 @@ class Links:
         """(n, k₁) how similar they are."""
         return self.graph.similarities[:, : self.likelihood.shape[1]]
 
-    @cached_property
-    def pairs(self) -> Pairs:
-        """Each pair of items once, the mean of its two likelihoods where it is seen from both."""
-        return join_directions(self.neighbors, self.likelihood)
+    def pairs(self, threshold: float = 0.0) -> Pairs:
+        """Each pair of items once, the mean of its two likelihoods where it is seen from both.
+
+        Those from a threshold on; few are, and all would take more memory than the links.
+        """
+        return join_directions(self.graph, self.likelihood, threshold)
 
 
 class Scorer(Protocol):
     """A model made ready for one collection."""
 
-    def score_all(self, out: NDArray[np.float32], *, progress: Progress) -> None:
-        """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
+    def score_all(
+        self, run: Run, out: NDArray[np.float32] | None, *, progress: Progress
+    ) -> NDArray[np.float32]:
+        """The likelihoods of every item's links (n, k₁), in ``out`` if it is given."""
 
 
 def score_links(
@@ -80,6 +84,7 @@ def score_links(
     context: Context | None = None,
     device: str | None = None,
     out: NDArray[np.float32] | None = None,
+    run: Run | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
@@ -100,6 +105,8 @@ def score_links(
         [train]. By default the CPU, without torch.
     out : (n, k₁) float32 array, optional
         Where to write the likelihoods; may be a memory map.
+    run : Run, optional
+        Where to keep what is finished, to go on after an interruption.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -134,18 +141,17 @@ def score_links(
         return Links(graph, np.empty((n_items, 0), np.float32))
     context = (context or model.context).fitted_to(graph.k)
     wanted = (n_items, context.hops[0])
-    likelihood = np.empty(wanted, np.float32) if out is None else out
-    if likelihood.shape != wanted or likelihood.dtype != np.float32:
+    if out is not None and (out.shape != wanted or out.dtype != np.float32):
         raise InputError(
-            f"out should be a float32 array of shape {wanted}, got {likelihood.dtype} of shape "
-            f"{likelihood.shape}."
+            f"out should be a float32 array of shape {wanted}, got {out.dtype} of shape "
+            f"{out.shape}."
         )
     scorer: Scorer
     background = None
     if isinstance(model, UniversalModel):
         graph = graph.narrowed(context.hops[0])
         scorer = UniversalScorer(rows, graph, model.links, n_threads=n_threads)
-        background = scorer.features.background
+        background = scorer.background
     elif isinstance(model, GcnModel) and device is not None:
         from facelink.links.gcn_torch import TorchScorer
 
@@ -154,7 +160,7 @@ def score_links(
         scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
     else:
         raise InputError(f"No way to score links with a {type(model).__name__} is known.")
-    scorer.score_all(likelihood, progress=progress)
+    likelihood = scorer.score_all(run or Run(), out, progress=progress)
     likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
     return Links(graph, likelihood, background)
 

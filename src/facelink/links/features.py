@@ -8,6 +8,7 @@ similarities of the neighbours to each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from scipy.special import ndtri
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.neighbors import KnnGraph
+from facelink.neighbors.order import near_one_another
+from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
+from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
 
@@ -103,29 +107,30 @@ class LinkFeatures:
 
     Parameters
     ----------
-    rows : UnitRows
-        The embeddings.
     graph : KnnGraph
-        Of these embeddings.
+    background : Background
+        Of the same embeddings.
     n_threads : int, optional
         All cores of the process by default.
     """
 
-    def __init__(self, rows: UnitRows, graph: KnnGraph, *, n_threads: int | None = None) -> None:
+    def __init__(
+        self, graph: KnnGraph, background: Background, *, n_threads: int | None = None
+    ) -> None:
         n_items, k = graph.indices.shape
         self.indices = graph.indices
-        self.background = Background.of(rows, n_threads=n_threads)
-        center, spread = self.background.center, self.background.spread
-        self.similarity = np.empty((n_items, k), np.float32)  # 0: like strangers, 1: identical
-        self.deviations = np.empty((n_items, k), np.float32)
-        self.root = np.empty((n_items, k), np.float32)  # of the softmax over the neighbours
+        self.background = background
+        center, spread = background.center, background.spread
+        self.similarity = scratch_array((n_items, k))  # 0: like strangers, 1: identical
+        self.deviations = scratch_array((n_items, k))
+        self.root = scratch_array((n_items, k))  # of the softmax over the neighbours
         self.density = np.empty(n_items, np.float32)
-        self.back = np.empty((n_items, k), np.int16)  # the pivot's rank, k if it is not listed
+        self.back = graph.back
 
         def prepare(block: slice) -> None:
             _against_background(
                 block.start, block.stop, self.indices, graph.similarities, center, spread,
-                self.similarity, self.deviations, self.root, self.density, self.back,
+                self.similarity, self.deviations, self.root, self.density,
             )  # fmt: skip
 
         for _ in in_threads(prepare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
@@ -145,12 +150,17 @@ class LinkFeatures:
         self.strangers = -ndtri(share).astype(np.float32)  # (k,)
         self.collection = np.float32(typical / (1 - self.background.typical_center))
 
-    def of(self, start: int, stop: int) -> Floats:
-        """The features of the links of pivots ``start`` to ``stop``: (pivots · k, features)."""
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """All items, each after a neighbour: what one needs is in the cache for the next."""
+        return near_one_another(self.indices)
+
+    def of(self, pivots: NDArray[np.integer]) -> Floats:
+        """The features of the links of some pivots: (pivots · k, features)."""
         k = self.indices.shape[1]
-        out = np.empty((stop - start, k, len(NAMES)), np.float32)
+        out = np.empty((len(pivots), k, len(NAMES)), np.float32)
         _features(
-            start, stop, self.indices, self.similarity, self.deviations, self.root,
+            pivots, self.indices, self.similarity, self.deviations, self.root,
             self.density, self.back, self.about_items, self.strangers, self.collection,
             np.array(DEPTHS), out,
         )  # fmt: skip
@@ -159,19 +169,13 @@ class LinkFeatures:
 
 @compiled
 def _against_background(
-    start, stop, indices, similarities, center, spread, similarity, deviations, root, density,
-    back,
-):  # fmt: skip
+    start, stop, indices, similarities, center, spread, similarity, deviations, root, density
+):
     k = indices.shape[1]
     for i in range(start, stop):
         total = np.float32(0)
         for r in range(k):
             j = indices[i, r]
-            back[i, r] = k
-            for s in range(k):
-                if indices[j, s] == i:
-                    back[i, r] = s
-                    break
             stranger = (center[i] + center[j]) / np.float32(2)
             above = similarities[i, r] - stranger
             similarity[i, r] = above / (np.float32(1) - stranger)
@@ -186,20 +190,21 @@ def _against_background(
 
 @compiled
 def _features(
-    start, stop, indices, similarity, deviations, root, density, listed_at, about_items,
+    pivots, indices, similarity, deviations, root, density, listed_at, about_items,
     strangers, collection, depths, out,
 ):  # fmt: skip
-    n_items, k = indices.shape
+    k = indices.shape[1]
     n_depths = len(depths)
     last = k - 1
-    place = np.full(n_items, -1, np.int32)  # of an item among the pivot's neighbours
+    places, taken = empty_places(k)  # of items among the pivot's neighbours
     common = np.empty(n_depths + 1, np.int64)  # beyond the depth before, within this one
     depth_of = np.searchsorted(depths, np.arange(k) + 1)  # the least depth with this rank
-    for i in range(start, stop):
+    for p in range(len(pivots)):
+        i = pivots[p]
+        mine = indices[i]
+        set_places(mine, places, taken)
         for r in range(k):
-            place[indices[i, r]] = r
-        for r in range(k):
-            j = indices[i, r]
+            j = mine[r]
             common[:] = 0
             back = listed_at[i, r]  # the rank of the pivot among the neighbour's
             shared, overlap = 0.0, 0.0
@@ -207,8 +212,7 @@ def _features(
             to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = 0.0, 0.0, 0.0, 0.0
             known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
             for s in range(k):
-                other = indices[j, s]
-                at = place[other]
+                at = place_of(indices[j, s], mine, places)
                 if at < 0:
                     continue
                 common[depth_of[max(at, s)]] += 1
@@ -228,7 +232,7 @@ def _features(
                         to_neighbors_5 += similarity[i, at]
                         known_back_5 += 1
             t = similarity[i, r]
-            f = out[i - start, r]
+            f = out[p, r]
             f[0] = t
             f[1] = deviations[i, r]
             f[2] = deviations[i, r] - strangers[0]
@@ -263,8 +267,7 @@ def _features(
                 f[20 + 2 * a] = about_items[i, a]
                 f[21 + 2 * a] = about_items[j, a]
             f[26] = collection
-        for r in range(k):
-            place[indices[i, r]] = -1
+        clear_places(places, taken)
 
 
 @compiled

@@ -17,6 +17,7 @@ The same likelihoods as `facelink.training.network`, computed in another order:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links.model import GcnModel
-from facelink.progress import Progress, silent, watch
+from facelink.neighbors.order import near_one_another
+from facelink.progress import Progress, silent
+from facelink.runs import Run
 from facelink.scratch import scratch_array
 from facelink.subgraphs import Context, Subgraphs, build_subgraphs
 
@@ -116,34 +119,46 @@ class GcnScorer:
         self.attention = model.architecture.aggregator == "attention"
         self.last = len(model.architecture.widths) - 1
         self.folded = Folded.of(model)
-        self.per_item = scratch_array((len(rows), len(self.folded.constant)))  # (n, m)
+
+    @cached_property
+    def per_item(self) -> Floats:
+        """(n, m) the first layer's product of each item."""
+        products = scratch_array((len(self.rows), len(self.folded.constant)))
 
         def multiply(block: slice) -> None:
-            self.per_item[block] = rows[block] @ self.folded.per_item
+            products[block] = self.rows[block] @ self.folded.per_item
 
-        for _ in in_threads(multiply, blocks(len(rows), FIXED_ROWS), n_threads=n_threads):
+        for _ in in_threads(multiply, blocks(len(products), FIXED_ROWS), n_threads=self.n_threads):
             pass
+        return products
 
     def score_all(
         self,
-        out: Floats,
+        run: Run,
+        out: Floats | None = None,
         *,
         pivots: NDArray[np.integer] | None = None,
         progress: Progress = silent,
-    ) -> None:
-        """Write the likelihoods of items' links to ``out`` (n, k₁), of all or of some pivots."""
+    ) -> Floats:
+        """The likelihoods of items' links (n, k₁), of all or of some pivots."""
+        shape = (len(self.rows), self.context.hops[0])
+        likelihood = run.array("links", shape, np.float32) if out is None else out
+        if pivots is None and run.is_finished("links", shape[0]):
+            return likelihood
         order = near_one_another(self.neighbors)
         if pivots is not None:
             order = order[np.isin(order, pivots)]
+        _ = self.per_item  # before the threads need it
 
-        def score_block(block: slice) -> range:
+        def score_block(block: slice) -> None:
             batch = order[block]
-            out[batch] = self.score(build_subgraphs(self.neighbors, batch, self.context))
-            return range(block.start, block.stop)
+            likelihood[batch] = self.score(build_subgraphs(self.neighbors, batch, self.context))
 
-        done = in_threads(score_block, blocks(len(order), PIVOTS), n_threads=self.n_threads)
-        for _ in watch(done, "links", len(order), progress):
-            pass
+        run.work(
+            "links", len(order), score_block, size=PIVOTS, n_threads=self.n_threads,
+            progress=progress,
+        )  # fmt: skip
+        return likelihood
 
     def score(self, subgraphs: Subgraphs) -> Floats:
         """The likelihoods of the links of some subgraphs: (batch, n_links)."""
@@ -233,41 +248,6 @@ class GcnScorer:
         _pair_scores(pairs, bias, score, subgraphs.edge_starts, subgraphs.edges, out)
         _softmax_rows(subgraphs.edge_starts, out)
         return out
-
-
-@compiled
-def near_one_another(neighbors):
-    """An order of all items in which each is followed by a neighbour: depth first.
-
-    Subgraphs of neighbours have most items in common, which are still in the cache.
-    """
-    n_items, k = neighbors.shape
-    order = np.empty(n_items, np.int64)
-    seen = np.zeros(n_items, np.bool_)
-    path = np.empty(n_items, np.int64)  # to the item at hand
-    tried = np.zeros(n_items, np.int32)  # of each item's neighbours
-    end = 0
-    for start in range(n_items):
-        if seen[start]:
-            continue
-        seen[start] = True
-        path[0], depth = start, 1
-        order[end] = start
-        end += 1
-        while depth > 0:
-            here = path[depth - 1]
-            if tried[here] == k:
-                depth -= 1
-                continue
-            other = neighbors[here, tried[here]]
-            tried[here] += 1
-            if not seen[other]:
-                seen[other] = True
-                path[depth] = other
-                depth += 1
-                order[end] = other
-                end += 1
-    return order
 
 
 @compiled

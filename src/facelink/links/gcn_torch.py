@@ -6,19 +6,22 @@ the CPU while the device works on those before them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from facelink.compiled import blocks, in_threads
+from facelink.compiled import blocks
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
-from facelink.links.gcn import Folded, near_one_another
+from facelink.links.gcn import Folded
 from facelink.links.model import GcnModel
-from facelink.progress import Progress, silent, watch
+from facelink.neighbors.order import near_one_another
+from facelink.progress import Progress, silent
+from facelink.runs import Run
 from facelink.subgraphs import Context, Subgraphs, build_subgraphs
 
 PIVOTS = 128  # per batch: enough to keep a GPU busy
@@ -79,22 +82,27 @@ class TorchScorer:
     def _there(self, array: NDArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def score_all(self, out: NDArray[np.float32], *, progress: Progress = silent) -> None:
-        """Write the likelihoods of every item's links to ``out`` (n, k₁)."""
+    def score_all(
+        self,
+        run: Run,
+        out: NDArray[np.float32] | None = None,
+        *,
+        progress: Progress = silent,
+    ) -> NDArray[np.float32]:
+        """The likelihoods of every item's links (n, k₁)."""
+        shape = (len(self.neighbors), self.context.hops[0])
+        likelihood = run.array("links", shape, np.float32) if out is None else out
         order = near_one_another(self.neighbors)
+        one_at_a_time = threading.Lock()  # on the device; subgraphs are built meanwhile
 
-        def build(block: slice) -> Subgraphs:
-            return build_subgraphs(self.neighbors, order[block], self.context)
+        def score_block(block: slice) -> None:
+            batch = order[block]
+            subgraphs = build_subgraphs(self.neighbors, batch, self.context)
+            with one_at_a_time:
+                likelihood[batch] = self.score(subgraphs)
 
-        def score() -> Iterator[range]:
-            done = 0
-            for subgraphs in in_threads(build, blocks(len(order), PIVOTS), n_threads=2):
-                out[subgraphs.pivots] = self.score(subgraphs)
-                yield range(done, done + len(subgraphs))
-                done += len(subgraphs)
-
-        for _ in watch(score(), "links", len(order), progress):
-            pass
+        run.work("links", len(order), score_block, size=PIVOTS, n_threads=2, progress=progress)
+        return likelihood
 
     @torch.no_grad()
     def score(self, subgraphs: Subgraphs) -> NDArray[np.float32]:

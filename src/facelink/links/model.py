@@ -6,6 +6,7 @@ Its metadata holds one entry, ``facelink``, with a JSON object.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,14 @@ class Model(ABC):
     @property
     def name(self) -> str:
         return str(self.about.get("name", "unnamed"))
+
+    @property
+    def fingerprint(self) -> str:
+        """A few letters that change with what the model computes."""
+        digest = hashlib.sha256(json.dumps(self.description(), sort_keys=True).encode())
+        for name in sorted(self.weights):
+            digest.update(name.encode() + np.ascontiguousarray(self.weights[name]).tobytes())
+        return digest.hexdigest()[:16]
 
     def preset(self, name: str) -> Preset:
         """The preset of this name, or an error that lists those there are."""

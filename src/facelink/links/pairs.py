@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from facelink.compiled import compiled
+from facelink.neighbors import KnnGraph
 
 
 @dataclass(frozen=True)
@@ -31,46 +32,60 @@ class Pairs:
         return coo_array((self.likelihood, (self.first, self.second)), shape=shape).tocsr()
 
 
-def join_directions(neighbors: NDArray[np.int32], likelihood: NDArray[np.float32]) -> Pairs:
+def join_directions(
+    graph: KnnGraph, values: NDArray[np.float32], threshold: float = -np.inf
+) -> Pairs:
     """Give a pair seen from both sides the mean of the two, one seen from one side what it has.
 
-    Both arrays are (n, k): item i's neighbours, and what i thinks of them.
+    ``values`` (n, k) are what each item thinks of its first k neighbours. Pairs below the
+    threshold are left out.
     """
-    n_items, k = likelihood.shape
-    starts = np.arange(0, n_items * k + 1, k, dtype=np.int64) if k else np.zeros(n_items + 1, int)
-    seen = csr_array((likelihood.ravel(), neighbors.ravel(), starts), shape=(n_items, n_items))
-    back = seen.T.tocsr()  # rows come out sorted
-    seen = back.T.tocsr()
-    first, second, joined = _merge_rows(
-        seen.indptr, seen.indices, seen.data, back.indptr, back.indices, back.data
-    )
+    n_items = graph.n_items
+    counts = np.zeros(n_items + 1, np.int64)
+    _count_pairs(graph.indices, graph.back, values, np.float32(threshold), counts)
+    starts = np.cumsum(counts)
+    first = np.repeat(np.arange(n_items, dtype=np.int32), counts[1:])
+    second = np.empty(starts[-1], np.int32)
+    joined = np.empty(starts[-1], np.float32)
+    _list_pairs(graph.indices, graph.back, values, np.float32(threshold), starts, second, joined)
     return Pairs(n_items, first, second, joined)
 
 
 @compiled
-def _merge_rows(starts, columns, values, back_starts, back_columns, back_values):
-    """Walk each row of a matrix and of its transpose together, above the diagonal."""
-    first = np.empty(len(columns), np.int32)
-    second = np.empty(len(columns), np.int32)
-    likelihood = np.empty(len(columns), np.float32)
-    count = 0
-    for i in range(len(starts) - 1):
-        a, a_stop = starts[i], starts[i + 1]
-        b, b_stop = back_starts[i], back_starts[i + 1]
-        while a < a_stop or b < b_stop:
-            there = columns[a] if a < a_stop else len(starts)
-            here = back_columns[b] if b < b_stop else len(starts)
-            if there == here:
-                other, value = there, (values[a] + back_values[b]) / np.float32(2)
-                a += 1
-                b += 1
-            elif there < here:
-                other, value = there, values[a]
-                a += 1
-            else:
-                other, value = here, back_values[b]
-                b += 1
-            if other > i:
-                first[count], second[count], likelihood[count] = i, other, value
-                count += 1
-    return first[:count].copy(), second[:count].copy(), likelihood[:count].copy()
+def joined_value(neighbors, back, values, i, place):
+    """What both sides think of a link, and whether it is this side's to say: once per pair."""
+    value = values[i, place]
+    if back[i, place] >= values.shape[1]:
+        return value, True
+    j = neighbors[i, place]
+    return (value + values[j, back[i, place]]) / np.float32(2), i < j
+
+
+@compiled
+def _count_pairs(neighbors, back, values, threshold, counts):
+    """Add to ``counts[i + 1]`` the pairs whose lesser item is i."""
+    n_items, k = values.shape
+    for i in range(n_items):
+        for place in range(k):
+            value, mine = joined_value(neighbors, back, values, i, place)
+            if mine and value >= threshold:
+                counts[min(i, neighbors[i, place]) + 1] += 1
+
+
+@compiled
+def _list_pairs(neighbors, back, values, threshold, starts, second, joined):
+    n_items, k = values.shape
+    filled = starts[:-1].copy()
+    for i in range(n_items):
+        for place in range(k):
+            value, mine = joined_value(neighbors, back, values, i, place)
+            if mine and value >= threshold:
+                j = neighbors[i, place]
+                at = filled[min(i, j)]
+                second[at], joined[at] = max(i, j), value
+                filled[min(i, j)] += 1
+    for i in range(n_items):
+        row = slice(starts[i], starts[i + 1])
+        order = np.argsort(second[row])
+        second[row] = second[row][order]
+        joined[row] = joined[row][order]

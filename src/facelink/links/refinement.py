@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.links.features import BLOCK_ROWS, LinkFeatures
+from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
+from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
 
@@ -75,7 +77,8 @@ class Surroundings:
         n_items = len(likelihood)
         self.context = features
         self.likelihood = likelihood
-        self.joined = np.empty_like(likelihood)  # the mean of both directions, where there are two
+        # The mean of both directions, where there are two.
+        self.joined = scratch_array(likelihood.shape)
         self.others = np.empty(n_items, np.float32)  # likely ones, counted
         self.similarity = np.empty(n_items, np.float32)  # to them, summed
         self.likeliest = np.empty(n_items, np.float32)
@@ -94,13 +97,13 @@ class Surroundings:
             [known / (ASSUMED + likely), np.log1p(self.others).mean(dtype=np.float64)], np.float32
         )
 
-    def of(self, start: int, stop: int) -> tuple[NDArray[np.bool_], Floats]:
-        """Which links of pivots ``start`` to ``stop`` deserve a look: (pivots, k), and theirs."""
+    def of(self, pivots: NDArray[np.integer]) -> tuple[NDArray[np.bool_], Floats]:
+        """Which links of some pivots deserve a look: (pivots, k), and what these look like."""
         context = self.context
-        asked = self.joined[start:stop] >= FAINT
+        asked = self.joined[pivots] >= FAINT
         out = np.empty((int(asked.sum()), len(NAMES)), np.float32)
         _features(
-            start, stop, asked, context.indices, context.back, self.likelihood, self.joined,
+            pivots, asked, context.indices, context.back, self.likelihood, self.joined,
             self.others, self.similarity, self.likeliest, self.usual, context.similarity,
             context.deviations, context.about_items, context.strangers, context.collection, out,
         )  # fmt: skip
@@ -129,19 +132,20 @@ def _around_items(
 
 @compiled
 def _features(
-    start, stop, asked, indices, back, likelihood, joined, others, to_others, likeliest, usual,
+    pivots, asked, indices, back, likelihood, joined, others, to_others, likeliest, usual,
     similarity, deviations, about_items, strangers, collection, out,
 ):  # fmt: skip
-    n_items, k = indices.shape
-    place = np.full(n_items, -1, np.int32)  # of an item among the pivot's neighbours
+    k = indices.shape[1]
+    places, taken = empty_places(k)  # of items among the pivot's neighbours
     row = 0
-    for i in range(start, stop):
+    for pivot in range(len(pivots)):
+        i = pivots[pivot]
+        neighbors = indices[i]
+        set_places(neighbors, places, taken)
         for r in range(k):
-            place[indices[i, r]] = r
-        for r in range(k):
-            if not asked[i - start, r]:
+            if not asked[pivot, r]:
                 continue
-            j = indices[i, r]
+            j = neighbors[r]
             p, t = joined[i, r], similarity[i, r]
             known = p if back[i, r] < k else 0.0  # the neighbour may not list the pivot
             mine, yours = max(others[i] - p, 0.0), max(others[j] - known, 0.0)
@@ -149,7 +153,7 @@ def _features(
             listed, listed_back = 0.0, 0.0  # of my others by you, of yours by me
             to_mine, to_yours = 0.0, 0.0
             for s in range(k):
-                at = place[indices[j, s]]
+                at = place_of(indices[j, s], neighbors, places)
                 if at < 0:
                     continue
                 a, b = joined[i, at], joined[j, s]
@@ -189,8 +193,7 @@ def _features(
                 f[25 + 2 * a] = about_items[i, a]
                 f[26 + 2 * a] = about_items[j, a]
             f[31] = collection
-        for r in range(k):
-            place[indices[i, r]] = -1
+        clear_places(places, taken)
 
 
 @compiled

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.compiled import blocks, in_threads
 from facelink.embeddings import UnitRows
-from facelink.links.features import LinkFeatures
+from facelink.links.features import Background, LinkFeatures
 from facelink.links.perceptron import Perceptron
 from facelink.links.refinement import Surroundings
 from facelink.neighbors import KnnGraph
-from facelink.progress import Progress, silent, watch
+from facelink.progress import Progress, silent
+from facelink.runs import Run
 
 Floats = NDArray[np.float32]
 
 STRANGER = 1e-5  # similarity, 0 being a stranger's
 PIVOTS = 64  # whose links are scored at once: their features stay in the cache
+FIRST = "links"  # the name of the first look's stage
 
 
 class UniversalScorer:
@@ -54,58 +55,61 @@ class UniversalScorer:
     ) -> None:
         self.n_threads = n_threads
         self.networks = networks
-        self.features = LinkFeatures(rows, graph, n_threads=n_threads)
+        self.graph = graph
+        self.background = Background.of(rows, n_threads=n_threads)
 
-    def score_all(self, out: Floats, *, progress: Progress = silent) -> None:
-        """Write the likelihoods of every item's links to ``out`` (n, k)."""
-        first, *others = self.networks
-        first_look(self.features, first, out, n_threads=self.n_threads, progress=progress)
-        for look, network in enumerate(others, start=2):
+    def score_all(
+        self, run: Run, out: Floats | None = None, *, progress: Progress = silent
+    ) -> Floats:
+        """The likelihoods of every item's links (n, k), in ``out`` if it is given."""
+        shape = self.graph.indices.shape
+        stages = [FIRST, *(f"{FIRST}, look {look}" for look in range(2, len(self.networks) + 1))]
+        after = out if out is not None else run.array(stages[-1], shape, np.float32)
+        if run.is_finished(stages[-1], shape[0]):
+            return after
+        features = LinkFeatures(self.graph, self.background, n_threads=self.n_threads)
+        before: Floats | None = None
+        for stage, network in zip(stages, self.networks, strict=True):
+            likelihood = after if stage == stages[-1] else run.array(stage, shape, np.float32)
+            if not run.is_finished(stage, shape[0]):
+                look(
+                    features, network, before, likelihood, run=run, stage=stage,
+                    n_threads=self.n_threads, progress=progress,
+                )  # fmt: skip
+            before = likelihood
+        return after
 
-            def tell(_: str, done: int, total: int, look: int = look) -> None:
-                progress(f"links, look {look}", done, total)
 
-            look_again(self.features, network, out, n_threads=self.n_threads, progress=tell)
-
-
-def first_look(
+def look(
     features: LinkFeatures,
     network: Perceptron,
+    before: Floats | None,
     out: Floats,
     *,
+    run: Run | None = None,
+    stage: str = FIRST,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> None:
-    """Write to ``out`` (n, k) how likely every link is, read from its context."""
+    """Write to ``out`` (n, k) how likely every link is.
 
-    def score(block: slice) -> range:
-        likelihood = network.probabilities(features.of(block.start, block.stop))
-        out[block] = likelihood.reshape(-1, out.shape[1])
-        # Whoever is no nearer than a stranger is no neighbour: all may be equally far.
-        out[block][features.similarity[block] < STRANGER] = 0
-        return range(block.start, block.stop)
+    Read from its context or, if what was thought ``before`` (n, k) is given, that corrected by
+    what it says of the links around.
+    """
+    order = features.order
+    around = None if before is None else Surroundings(features, before, n_threads=n_threads)
 
-    done = in_threads(score, blocks(len(out), PIVOTS), n_threads=n_threads)
-    for _ in watch(done, "links", len(out), progress):
-        pass
+    def score(block: slice) -> None:
+        pivots = order[block]
+        if around is None:
+            likelihood = network.probabilities(features.of(pivots)).reshape(len(pivots), -1)
+            # Whoever is no nearer than a stranger is no neighbour: all may be equally far.
+            likelihood[features.similarity[pivots] < STRANGER] = 0
+        else:
+            asked, links = around.of(pivots)
+            likelihood = around.likelihood[pivots]
+            likelihood[asked] = network.probabilities(links)
+        out[pivots] = likelihood
 
-
-def look_again(
-    features: LinkFeatures,
-    network: Perceptron,
-    likelihood: Floats,
-    *,
-    n_threads: int | None = None,
-    progress: Progress = silent,
-) -> None:
-    """Correct the likelihoods (n, k) by what they say of each other."""
-    before = Surroundings(features, likelihood.copy(), n_threads=n_threads)
-
-    def score(block: slice) -> range:
-        asked, around = before.of(block.start, block.stop)
-        likelihood[block][asked] = network.probabilities(around)
-        return range(block.start, block.stop)
-
-    done = in_threads(score, blocks(len(likelihood), PIVOTS), n_threads=n_threads)
-    for _ in watch(done, "links", len(likelihood), progress):
-        pass
+    run = run or Run()
+    run.work(stage, len(order), score, size=PIVOTS, n_threads=n_threads, progress=progress)

@@ -20,6 +20,7 @@ from facelink.links import Links, UniversalModel, score_links
 from facelink.neighbors import KnnGraph, knn_graph, similarities_to
 from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
+from facelink.runs import Run
 from facelink.subgraphs import Context
 from facelink.views import View
 
@@ -33,6 +34,8 @@ def score_views(
     *,
     weights: Sequence[float] | None = None,
     context: Context | None = None,
+    neighbors: str = "auto",
+    run: Run | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
@@ -50,7 +53,9 @@ def score_views(
         multiplied by its weight, as a share of the largest.
     context : Context, optional
         Its first hop is the neighbours per item; the model's own by default.
-    n_threads, progress
+    neighbors : {"auto", "exact", "approximate"}
+        As in `knn_graph`.
+    run, n_threads, progress
         As in `score_links`.
 
     Returns
@@ -72,16 +77,23 @@ def score_views(
     checked = [_without_placeholders(view, number, notes) for number, view in enumerate(views, 1)]
     complete = reduce(np.intersect1d, [view.present for view in checked])
     every = len(complete) == n_items
-    rows = UnitRows(joined[complete]) if len(complete) and not every else joined
+    rows = joined.taking(complete) if len(complete) and not every else joined
     whole = View(complete, rows, n_items)
     indices, likelihoods = [], []
-    for view, share in zip((*checked, whole), (*shares, 1.0), strict=True):
+    recalls = []
+    for number, (view, share) in enumerate(zip((*checked, whole), (*shares, 1.0), strict=True)):
         if len(view.present) < 2:
             continue
-        graph = knn_graph(view.rows, context.k, n_threads=n_threads, progress=progress)
+        part = (run or Run()).part(f"view {number}")
+        graph = knn_graph(
+            view.rows, context.k, neighbors=neighbors, run=part, n_threads=n_threads,
+            progress=progress,
+        )  # fmt: skip
         links = score_links(
-            view.rows, graph, model, context=context, n_threads=n_threads, progress=progress
-        )
+            view.rows, graph, model, context=context, run=part, n_threads=n_threads,
+            progress=progress,
+        )  # fmt: skip
+        recalls += [] if graph.recall is None else [graph.recall]
         found = np.full((n_items, links.likelihood.shape[1]), -1, np.int32)
         found[view.present] = view.present[links.neighbors]
         likelihood = np.zeros(found.shape, np.float32)
@@ -91,15 +103,16 @@ def score_views(
     if not indices:  # a single item, or no two of whom share a view
         nothing = np.empty((n_items, 0), np.float32)
         return Links(KnnGraph(nothing.astype(np.int32), nothing, tuple(notes)), nothing)
-    neighbors = np.empty((n_items, k), np.int32)
+    likeliest = np.empty((n_items, k), np.int32)
     likelihood = np.empty((n_items, k), np.float32)
-    _likeliest(np.hstack(indices), np.hstack(likelihoods), neighbors, likelihood)
-    similarities = similarities_to(joined, neighbors)
+    _likeliest(np.hstack(indices), np.hstack(likelihoods), likeliest, likelihood)
+    similarities = similarities_to(joined, likeliest)
     order = np.argsort(-similarities, axis=1, kind="stable")
     graph = KnnGraph(
-        np.take_along_axis(neighbors, order, axis=1),
+        np.take_along_axis(likeliest, order, axis=1),
         np.take_along_axis(similarities, order, axis=1),
         tuple(notes),
+        min(recalls, default=None),
     )
     return Links(graph, np.take_along_axis(likelihood, order, axis=1))
 

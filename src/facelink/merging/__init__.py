@@ -67,7 +67,9 @@ def merge_links(links: Links, method: str = "map-equation", **options: Any) -> N
     array([0, 0, 1])
     """
     check_merging(method, options)
-    return by_size(METHODS[method](links.pairs, **options))
+    # No method looks at links below its threshold.
+    threshold = options.get("threshold", signature(METHODS[method]).parameters["threshold"].default)
+    return by_size(METHODS[method](links.pairs(threshold), **options))
 
 
 def check_merging(method: str, options: Mapping[str, Any]) -> None:

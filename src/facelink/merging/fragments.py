@@ -17,8 +17,9 @@ from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel
 from facelink.links.features import BLOCK_ROWS, Background
-from facelink.links.pairs import join_directions
+from facelink.links.pairs import joined_value
 from facelink.links.perceptron import Perceptron
+from facelink.merging.propagation import root
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -83,17 +84,22 @@ class Fragments:
         self.usual = known / (ASSUMED + weights.sum())
 
         # Of each pair of clusters that have a link: likelihoods summed, the highest, the
-        # highest similarity, links counted; whether they are one person, if judged.
-        pairs = links.pairs
-        self.first = self.cluster_of[pairs.first]
-        self.second = self.cluster_of[pairs.second]
-        self.total = pairs.likelihood.astype(np.float64)
-        self.highest = self.total.copy()
-        self.nearest = join_directions(links.neighbors, links.similarities).likelihood
-        self.count = np.ones(len(self.total))
-        self.agreement = np.full(len(self.total), np.nan)
-        self.likelihood = np.full(len(self.total), np.nan)
-        self._replace(np.ones(len(self.total), bool))
+        # highest similarity, links counted; whether they are one person, if judged. Pairs that
+        # no chain of candidates can ever bring together are left out.
+        chain = np.arange(len(self.sizes))
+        seen = links.graph.indices, links.graph.back, links.likelihood
+        n_pairs = _chain_candidates(*seen, self.cluster_of, chain)
+        self.first, self.second = np.empty((2, n_pairs), np.int32)
+        self.highest, self.nearest = np.empty((2, n_pairs), np.float32)
+        _list_between(
+            *seen, links.similarities, self.cluster_of, chain, self.first, self.second,
+            self.highest, self.nearest,
+        )  # fmt: skip
+        self.total = self.highest.copy()
+        self.count = np.ones(n_pairs, np.float32)
+        self.agreement = np.full(n_pairs, np.nan, np.float32)
+        self.likelihood = np.full(n_pairs, np.nan, np.float32)
+        self._replace(np.ones(n_pairs, bool))
 
     @property
     def labels(self) -> Labels:
@@ -115,7 +121,7 @@ class Fragments:
         self.total, self.count, self.highest, self.nearest = (
             np.concatenate([part[kept], new]) for part, new in zip(parts, joined, strict=True)
         )
-        unknown = np.full(len(first), np.nan)
+        unknown = np.full(len(first), np.nan, np.float32)
         self.agreement = np.concatenate([self.agreement[kept], unknown])
         self.likelihood = np.concatenate([self.likelihood[kept], unknown])
         self.first = np.concatenate([self.first[kept], first])
@@ -235,6 +241,7 @@ class Fragments:
         changed = np.zeros(len(self.sizes), bool)
         changed[going] = changed[moved[going]] = True
         touched = changed[self.first] | changed[self.second]
+        moved = moved.astype(np.int32)
         self.first, self.second = moved[self.first], moved[self.second]
         self._replace(touched)
         return len(going) > 0
@@ -283,6 +290,47 @@ def join_fragments(
 
 
 @compiled
+def _chain_candidates(neighbors, back, likelihood, cluster_of, chain):
+    """Join clusters by candidates, in ``chain``; the number of pairs of items inside chains."""
+    n_items, k = likelihood.shape
+    for i in range(n_items):
+        for place in range(k):
+            a, b = cluster_of[i], cluster_of[neighbors[i, place]]
+            if a != b:
+                value, mine = joined_value(neighbors, back, likelihood, i, place)
+                if mine and value >= CANDIDATE:
+                    a, b = root(chain, a), root(chain, b)
+                    chain[max(a, b)] = min(a, b)
+    for cluster in range(len(chain)):
+        chain[cluster] = root(chain, cluster)
+    count = 0
+    for i in range(n_items):
+        for place in range(k):
+            a, b = cluster_of[i], cluster_of[neighbors[i, place]]
+            if a != b and chain[a] == chain[b]:
+                count += joined_value(neighbors, back, likelihood, i, place)[1]
+    return count
+
+
+@compiled
+def _list_between(
+    neighbors, back, likelihood, similarities, cluster_of, chain, first, second, values, nearest
+):
+    """The pairs of items of two clusters of one chain."""
+    n_items, k = likelihood.shape
+    count = 0
+    for i in range(n_items):
+        for place in range(k):
+            a, b = cluster_of[i], cluster_of[neighbors[i, place]]
+            if a != b and chain[a] == chain[b]:
+                value, mine = joined_value(neighbors, back, likelihood, i, place)
+                if mine:
+                    first[count], second[count] = a, b
+                    values[count], nearest[count] = value, similarities[i, place]
+                    count += 1
+
+
+@compiled
 def _once_each(first, second, total, count, highest, nearest, n_clusters):
     """Each pair of clusters once: sums of the first two values, the highest of the others."""
     starts = np.zeros(n_clusters + 1, np.int64)
@@ -298,8 +346,8 @@ def _once_each(first, second, total, count, highest, nearest, n_clusters):
             order[filled[lesser]] = pair
             filled[lesser] += 1
 
-    ends = np.empty((2, len(order)), np.int64)
-    values = np.empty((4, len(order)))
+    ends = np.empty((2, len(order)), np.int32)
+    values = np.empty((4, len(order)), np.float32)
     place = np.full(n_clusters, -1, np.int64)  # of the greater, in the result
     n_pairs = 0
     for lesser in range(n_clusters):
@@ -318,7 +366,7 @@ def _once_each(first, second, total, count, highest, nearest, n_clusters):
                 values[1, at] += count[pair]
                 values[2, at] = max(values[2, at], highest[pair])
                 values[3, at] = max(values[3, at], nearest[pair])
-    ends, values = ends[:, :n_pairs], values[:, :n_pairs]
+    ends, values = ends[:, :n_pairs].copy(), values[:, :n_pairs].copy()
     return ends[0], ends[1], values[0], values[1], values[2], values[3]
 
 

@@ -95,7 +95,7 @@ def _propagate(n_items, first, second, level, top, max_size):
     while stop < len(level):
         current = level[stop]
         while stop < len(level) and level[stop] == current:
-            a, b = _root(parent, first[stop]), _root(parent, second[stop])
+            a, b = root(parent, first[stop]), root(parent, second[stop])
             if a != b:
                 if size[a] < size[b]:
                     a, b = b, a
@@ -103,12 +103,12 @@ def _propagate(n_items, first, second, level, top, max_size):
                 size[a] += size[b]
             stop += 1
         for i in range(n_items):
-            root = _root(parent, i)
-            if labels[i] < 0 and size[root] > max_size:
+            mine = root(parent, i)
+            if labels[i] < 0 and size[mine] > max_size:
                 # Too large here, so what it was one level above is a cluster. Nothing is
                 # above likelihood 1: what is too large there stays whole.
-                labels[i] = root if current == top else roots[i]
-            roots[i] = root
+                labels[i] = mine if current == top else roots[i]
+            roots[i] = mine
     for i in range(n_items):
         if labels[i] < 0:
             labels[i] = roots[i]
@@ -116,7 +116,8 @@ def _propagate(n_items, first, second, level, top, max_size):
 
 
 @compiled
-def _root(parent, i):
+def root(parent, i):
+    """The root of an item in a forest of parents, whose paths are shortened on the way."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
         i = parent[i]

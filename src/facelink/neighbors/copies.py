@@ -15,8 +15,18 @@ from facelink.embeddings import UnitRows
 BLOCK = 8192
 
 
-def find_distinct(rows: UnitRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find which rows are equal to the bit.
+def hash_rows(rows: UnitRows) -> NDArray[np.uint64]:
+    """A number for each row, the same for equal ones."""
+    hashes = np.empty(len(rows), np.uint64)
+    for block in blocks(len(rows), BLOCK):
+        _hash_rows(np.ascontiguousarray(rows[block]).view(np.uint32), hashes[block])
+    return hashes
+
+
+def find_distinct(
+    rows: UnitRows, hashes: NDArray[np.uint64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find which rows are equal to the bit, given their hashes or not.
 
     Returns
     -------
@@ -26,10 +36,7 @@ def find_distinct(rows: UnitRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]
         For each item, which of the m distinct rows it is.
     """
     n_items = len(rows)
-    hashes = np.empty(n_items, np.uint64)
-    for block in blocks(n_items, BLOCK):
-        _hash_rows(np.ascontiguousarray(rows[block]).view(np.uint32), hashes[block])
-
+    hashes = hash_rows(rows) if hashes is None else hashes
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     leader = np.arange(n_items)  # the lowest index with the same row

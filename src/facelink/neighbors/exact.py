@@ -27,18 +27,16 @@ SPARE = 128  # candidates beyond 2 k that an item has room for
 
 def nearest(
     rows: UnitRows,
-    items: NDArray[np.int64],
     k: int,
     *,
     n_threads: int | None = None,
     report: Callable[[int, int], None],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Find the k nearest of ``items`` for each of ``items``, itself excepted.
+    """Find the k nearest of every item, itself excepted; all rows distinct, k < n.
 
-    ``items`` are ascending row numbers, all rows distinct; k < len(items).
-    Returns (m, k) row numbers and similarities, nearest first, ties to the lower.
+    Returns (n, k) row numbers and similarities, nearest first, ties to the lower.
     """
-    n_items, dimension = len(items), rows.shape[1]
+    n_items, dimension = rows.shape
     indices = np.empty((n_items, k), np.int32)
     similarities = np.empty((n_items, k), np.float32)
     if k == 0:
@@ -59,7 +57,7 @@ def nearest(
         """Nominate from one product for the items of both its sides."""
         a, b = pair
         first, second = parts[a], parts[b]
-        scores = rows[items[first]] @ rows[items[second]].T
+        scores = rows[first] @ rows[second].T
         with locks[a], locks[b] if a != b else nullcontext():
             _nominate(
                 scores, first.start, second.start, k, slack, candidates, products, counts, floors
@@ -69,13 +67,13 @@ def nearest(
     def settle(block: slice) -> slice:
         for q in range(block.start, block.stop):
             _drop_far(candidates[q], products[q], counts, q, k, slack)
-        others, place = _read_candidates(rows, items, candidates[block], counts[block])
+        others, place = _read_candidates(rows, candidates[block], counts[block])
         _settle(
-            rows[items[block]], others, place, items, candidates[block], counts[block],
-            indices[block], similarities[block],
+            rows[block], others, place, candidates[block], counts[block], indices[block],
+            similarities[block],
         )  # fmt: skip
         for crowded in np.flatnonzero(counts[block] == CROWDED):
-            _search_plainly(rows, items, block.start + int(crowded), indices, similarities)
+            _search_plainly(rows, block.start + int(crowded), indices, similarities)
         return block
 
     done = 0
@@ -162,20 +160,20 @@ def _drop_far(candidates, products, counts, q, k, slack):
 
 
 def _read_candidates(
-    rows: UnitRows, items: NDArray[np.int64], candidates: NDArray[np.int32], counts: NDArray
+    rows: UnitRows, candidates: NDArray[np.int32], counts: NDArray
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """An array of rows, and where in it the row of each item is."""
+    """An array of rows, and where in it the row of each item is; nothing, if at its number."""
     if rows.array is not None:
-        return rows.array, items
+        return rows.array, np.empty(0, np.int64)
     listed = np.arange(candidates.shape[1]) < counts[:, None]
     needed = np.unique(candidates[listed])
-    place = np.zeros(len(items), np.int64)
+    place = np.zeros(len(rows), np.int64)
     place[needed] = np.arange(len(needed))
-    return rows[items[needed]], place
+    return rows[needed], place
 
 
 @compiled
-def _settle(mine, others, place, items, candidates, counts, indices, similarities):
+def _settle(mine, others, place, candidates, counts, indices, similarities):
     """Score each query's candidates in a fixed order and keep the k nearest."""
     k = indices.shape[1]
     for q in range(len(mine)):
@@ -185,28 +183,28 @@ def _settle(mine, others, place, items, candidates, counts, indices, similaritie
         chosen = np.sort(candidates[q, : counts[q]])
         values = np.empty(len(chosen), np.float32)
         for c in range(len(chosen)):
-            values[c] = _dot(mine[q], others[place[chosen[c]]])
+            at = place[chosen[c]] if len(place) else np.int64(chosen[c])
+            values[c] = _dot(mine[q], others[at])
         order = np.argsort(-values, kind="mergesort")
         for slot in range(k):
-            indices[q, slot] = items[chosen[order[slot]]]
+            indices[q, slot] = chosen[order[slot]]
             similarities[q, slot] = values[order[slot]]
 
 
 def _search_plainly(
     rows: UnitRows,
-    items: NDArray[np.int64],
     query: int,
     indices: NDArray[np.int32],
     similarities: NDArray[np.float32],
 ) -> None:
     """Score everything for one query in the fixed order: for rows with endless ties."""
-    row = rows[items[query : query + 1]][0]
-    values = np.empty(len(items), np.float32)
-    for block in blocks(len(items), TILE):
-        _dots(row, rows[items[block]], values[block])
+    row = rows[query : query + 1][0]
+    values = np.empty(len(rows), np.float32)
+    for block in blocks(len(rows), TILE):
+        _dots(row, rows[block], values[block])
     values[query] = -np.inf
     order = np.argsort(-values, kind="stable")[: indices.shape[1]]
-    indices[query] = items[order]
+    indices[query] = order
     similarities[query] = values[order]
 
 

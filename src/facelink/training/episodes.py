@@ -76,9 +76,7 @@ class Episode:
 def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> list[Episode]:
     """Every collection as it is, and others made of them: ``count`` in all, or as many as given."""
     rng = np.random.default_rng([seed, 0xE915])
-    episodes = [
-        replace(_episode(c.embeddings, c.labels, rng), times=AS_IT_IS) for c in collections
-    ]
+    episodes = [replace(_episode(c.embeddings, c.labels, rng), times=AS_IT_IS) for c in collections]
     episodes += _crowds(collections, count // CROWD_OF, rng)
     in_vain = 0
     while len(episodes) < count:

@@ -17,11 +17,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import facelink
 from facelink.embeddings import UnitRows
 from facelink.links import Links
-from facelink.links.features import LinkFeatures
+from facelink.links.features import Background, LinkFeatures
 from facelink.links.model import Preset, UniversalModel
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import Surroundings
-from facelink.links.universal import first_look, look_again
+from facelink.links.universal import look
 from facelink.merging import merge_links
 from facelink.merging.fragments import Fragments
 from facelink.neighbors import KnnGraph, knn_graph
@@ -89,13 +89,13 @@ def train_universal(
     network = learn("links", [lesson.link_examples() for lesson in lessons], 64, epochs=4)
     for done, lesson in enumerate(lessons):
         progress("first look", done, len(made))
-        first_look(lesson.features, network, lesson.likelihood)
-    for look in range(LOOKS):
+        look(lesson.features, network, None, lesson.likelihood)
+    for again in range(LOOKS):
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
-        network = learn(f"again.{look}", examples, 48, epochs=4)
+        network = learn(f"again.{again}", examples, 48, epochs=4)
         for done, lesson in enumerate(lessons):
-            progress(f"look {look + 2}", done, len(made))
-            look_again(lesson.features, network, lesson.likelihood)
+            progress(f"look {again + 2}", done, len(made))
+            look(lesson.features, network, lesson.likelihood.copy(), lesson.likelihood)
 
     examples = []
     for done, lesson in enumerate(lessons):
@@ -128,19 +128,19 @@ class Lesson:
     @classmethod
     def of(cls, episode: Episode) -> Lesson:
         graph = knn_graph(episode.embeddings, min(K, len(episode.labels) - 1))
-        features = LinkFeatures(UnitRows(episode.embeddings), graph)
+        features = LinkFeatures(graph, Background.of(UnitRows(episode.embeddings)))
         return cls(episode, graph, features, np.empty(graph.indices.shape, np.float32))
 
     def link_examples(self) -> Examples:
         """The links of some pivots as the first look sees them; the items are in random order."""
         n_pivots = self._pivots(PIVOTS)
         every_link = np.ones((n_pivots, self.graph.k), bool)
-        return self._examples(every_link, self.features.of(0, n_pivots))
+        return self._examples(every_link, self.features.of(np.arange(n_pivots)))
 
     def surrounding_examples(self, rng: np.random.Generator) -> Examples:
         """The links of some pivots as a further look sees them."""
         around = Surroundings(self.features, self.elsewhere(rng))
-        return self._examples(*around.of(0, self._pivots(PIVOTS_AGAIN)))
+        return self._examples(*around.of(np.arange(self._pivots(PIVOTS_AGAIN))))
 
     def _pivots(self, usually: int) -> int:
         """How many pivots to learn from."""

@@ -1,0 +1,241 @@
+"""Where the stages of a clustering keep what they have finished.
+
+A stage asks its run for the arrays it fills, works through them shard by shard, and lets
+the run record each. A `Run` keeps everything in memory. A `RunFolder` keeps it in files:
+killed at any moment, the same call goes on from the last shard that was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from facelink.compiled import blocks, in_threads
+from facelink.data.writing import is_there, make_folder, write_aside
+from facelink.errors import FileError, InputError
+from facelink.progress import Progress, silent
+from facelink.scratch import reserve, scratch_array
+
+MANIFEST = "manifest.json"
+VERSION = 1  # of what the files of a run mean
+SHARD = 1 << 16  # items that are recorded as finished at once
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Run:
+    """Work that is kept in memory, and lost with the process."""
+
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """What ``make`` returns, made the first time it is asked for."""
+        return make()
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array to be filled shard by shard, as far as it was filled before."""
+        return scratch_array(shape, dtype)
+
+    def shards(self, stage: str, n_items: int) -> Iterator[slice]:
+        """The shards of a stage that are not finished. One is when the next is asked for."""
+        return blocks(n_items, SHARD)
+
+    def is_finished(self, stage: str, n_items: int) -> bool:
+        """Whether no shard of a stage is left."""
+        return False
+
+    def part(self, name: str) -> Run:
+        """A run for a part of the work, whose names do not meet those of others."""
+        return self
+
+    def work(
+        self,
+        stage: str,
+        n_items: int,
+        work: Callable[[slice], object],
+        *,
+        size: int,
+        n_threads: int | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        """Do what a stage has not finished, on several threads, ``size`` items at a time."""
+
+        def do(block: slice) -> int:
+            work(block)
+            return block.stop
+
+        done = 0
+        progress(stage, done, n_items)
+        for shard in self.shards(stage, n_items):
+            inside = blocks(shard.stop - shard.start, size)
+            parts = (slice(shard.start + part.start, shard.start + part.stop) for part in inside)
+            for done in in_threads(do, parts, n_threads=n_threads):
+                progress(stage, done, n_items)
+        if done < n_items:  # the last shards were finished before
+            progress(stage, n_items, n_items)
+
+
+class RunFolder(Run):
+    """Work that is kept in a folder, and goes on where it was interrupted.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    about : mapping
+        Everything that the result depends on. A folder that holds the work of another
+        collection, or with other options, is refused.
+
+    Notes
+    -----
+    The manifest says what the work is about and which shards are finished. It is written
+    aside and renamed, after the arrays have reached the disk: a shard that is recorded is
+    whole. The space of an array is reserved when it is made, so that a full disk is an
+    error there and not a crash later.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder = Path(folder)
+        self.prefix = ""
+        self.open: dict[str, np.memmap] = {}
+        about = json.loads(json.dumps({"version": VERSION, **about}))
+        found = read_manifest(self.folder)
+        if found is None:
+            if is_there(self.folder) and any(self.folder.iterdir()):
+                raise FileError(
+                    f"{self.folder} is to hold the work of this run, but holds other files and no "
+                    f"{MANIFEST}. Name a folder that is empty or not there yet."
+                )
+            make_folder(self.folder)
+            self.finished: dict[str, list[int]] = {}
+            self.about = about
+            self._record()
+        else:
+            self.about, self.finished = found["about"], found["finished"]
+            _compare(self.folder, self.about, about)
+
+    def part(self, name: str) -> Run:
+        part = RunFolder.__new__(RunFolder)
+        part.__dict__.update(self.__dict__)
+        part.prefix = f"{self.prefix}{name}-"
+        return part
+
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        name = self.prefix + name
+        path = self._file(name, ".npz")
+        if name not in self.finished:
+            made = make()
+            write_aside(path, partial(_save, arrays=made))
+            self.finished[name] = [0]
+            self._record()
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError) as error:
+            raise self._damaged(path, error) from None
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        name = self.prefix + name
+        if name in self.open:
+            return self.open[name]
+        path = self._file(name, ".npy")
+        if not path.exists():
+            if any(stage == name for stage in self.finished):
+                raise self._damaged(path, "it is not there")
+            aside = path.with_name(f".{path.name}.part")
+            try:
+                made = np.lib.format.open_memmap(aside, "w+", dtype, shape)
+                del made
+                with open(aside, "r+b") as file:
+                    reserve(file, aside.stat().st_size)
+                os.replace(aside, path)
+            except OSError as error:
+                aside.unlink(missing_ok=True)
+                size = np.dtype(dtype).itemsize * int(np.prod(shape))
+                raise FileError(
+                    f"Cannot make {path} of {size / 2**30:.2f} GiB: {error.strerror}. What is "
+                    "finished is kept: make room and start again, and it goes on from there."
+                ) from None
+        try:
+            found = np.lib.format.open_memmap(path, "r+")
+        except (OSError, ValueError) as error:
+            raise self._damaged(path, error) from None
+        if found.shape != tuple(shape) or found.dtype != np.dtype(dtype):
+            raise self._damaged(path, f"{found.dtype} of shape {found.shape}")
+        self.open[name] = found
+        return found
+
+    def is_finished(self, stage: str, n_items: int) -> bool:
+        return len(self.finished.get(self.prefix + stage, [])) == len(list(blocks(n_items, SHARD)))
+
+    def shards(self, stage: str, n_items: int) -> Iterator[slice]:
+        stage = self.prefix + stage
+        finished = set(self.finished.setdefault(stage, []))
+        for number, shard in enumerate(blocks(n_items, SHARD)):
+            if number in finished:
+                continue
+            yield shard
+            for array in self.open.values():
+                array.flush()
+            self.finished[stage].append(number)
+            self._record()
+
+    def remove(self) -> None:
+        """Remove the folder; the manifest goes last, so that it can be tried again."""
+        self.open.clear()
+        for path in self.folder.iterdir():
+            if path.name != MANIFEST:
+                path.unlink()
+        (self.folder / MANIFEST).unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, name: str, suffix: str) -> Path:
+        return self.folder / ("-".join(re.findall(r"\w+", name)) + suffix)
+
+    def _record(self) -> None:
+        manifest = {"about": self.about, "finished": self.finished}
+        write_aside(self.folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+    def _damaged(self, path: Path, what: object) -> FileError:
+        return FileError(
+            f"{path} is not as this run left it ({what}). Remove the folder {self.folder} and "
+            "start again."
+        )
+
+
+def _save(file: IO[bytes], arrays: Arrays) -> None:
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What a run folder says of itself; None if it is none."""
+    path = folder / MANIFEST
+    if not is_there(path):
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        _ = manifest["about"]["version"], manifest["finished"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise FileError(f"{path} is damaged. Remove the folder {folder} and start again.") from None
+    return manifest
+
+
+def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a folder with the work of another run, naming the difference."""
+    differences = [
+        f"{name} was {found.get(name)!r} and is now {wanted.get(name)!r}"
+        for name in dict.fromkeys([*found, *wanted])
+        if found.get(name) != wanted.get(name)
+    ]
+    if differences:
+        raise InputError(
+            f"{folder} holds the work of another run: {'; '.join(differences)}. Start with what it "
+            "was begun with to go on from there, remove the folder, or name another."
+        )
