@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from facelink.compiled import blocks, compiled
 from facelink.errors import InputError
@@ -15,12 +16,44 @@ BLOCK_BYTES = 64 << 20
 IN_MEMORY_BYTES = 2 << 30
 
 
-def as_embeddings(embeddings: ArrayLike) -> NDArray[Any]:
+class Parts:
+    """Several arrays of rows as one collection, without joining them in memory.
+
+    ``parts[index]`` takes a slice or an array of indices, like an array.
+    """
+
+    ndim = 2
+
+    def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
+        self.arrays = arrays
+        self.starts = np.cumsum([0, *(len(array) for array in arrays)])
+        self.shape = (int(self.starts[-1]), int(arrays[0].shape[1]))
+        self.dtype = np.result_type(*(array.dtype for array in arrays))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: slice | NDArray[np.integer]) -> NDArray[Any]:
+        items = np.arange(*index.indices(len(self))) if isinstance(index, slice) else index
+        out = np.empty((len(items), self.shape[1]), self.dtype)
+        part_of = np.searchsorted(self.starts, items, side="right") - 1
+        for part in np.unique(part_of):
+            here = part_of == part
+            out[here] = self.arrays[part][items[here] - self.starts[part]]
+        return out
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype)
+
+
+def as_embeddings(embeddings: ArrayLike | Parts) -> NDArray[Any]:
     """Return ``embeddings`` as a 2-d array of numbers, or say what is wrong with its form.
 
     Only the form is checked here, without reading the values (it may be a
     memory map); `UnitRows` checks those as it reads them.
     """
+    if isinstance(embeddings, Parts):
+        return cast(NDArray[Any], embeddings)  # an array as far as we are concerned
     try:
         array = np.asanyarray(embeddings)
     except ValueError as error:  # rows of different lengths

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -187,15 +187,6 @@ class RunFolder(Run):
             self.finished[stage].append(number)
             self._record()
 
-    def remove(self) -> None:
-        """Remove the folder; the manifest goes last, so that it can be tried again."""
-        self.open.clear()
-        for path in self.folder.iterdir():
-            if path.name != MANIFEST:
-                path.unlink()
-        (self.folder / MANIFEST).unlink()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _file(self, name: str, suffix: str) -> Path:
         return self.folder / ("-".join(re.findall(r"\w+", name)) + suffix)
 
@@ -208,6 +199,18 @@ class RunFolder(Run):
             f"{path} is not as this run left it ({what}). Remove the folder {self.folder} and "
             "start again."
         )
+
+
+def remove_run(folder: Path) -> None:
+    """Remove a run folder; the manifest goes last, so that it can be tried again."""
+    if read_manifest(folder) is None:
+        return
+    for path in folder.iterdir():
+        if path.suffix in (".npy", ".npz", ".part"):
+            path.unlink()
+    (folder / MANIFEST).unlink()
+    with suppress(OSError):  # somebody put something else there
+        folder.rmdir()
 
 
 def _save(file: IO[bytes], arrays: Arrays) -> None:

@@ -79,6 +79,12 @@ def demo(output: Path, as_json: bool) -> None:
               help="Merge links from this likelihood on; higher splits more.")  # fmt: skip
 @click.option("--max-size", type=int, metavar="N",
               help="Cut clusters larger than this apart (propagation).")  # fmt: skip
+@click.option("--neighbors", type=click.Choice(["auto", "exact", "approximate"]), default="auto",
+              show_default=True, help="auto: exact up to 50,000 items.")  # fmt: skip
+@click.option("--run", type=PATH, metavar="DIR",
+              help="Folder for unfinished work, to go on after an interruption. From 50,000 "
+              "items on there is one in the result's folder.")  # fmt: skip
+@click.option("--parquet", is_flag=True, help="Write clusters.parquet, too.")
 @click.option("--device", metavar="DEVICE",
               help="Where torch scores, like cuda (models of the paper's kind).")  # fmt: skip
 @view_files
@@ -94,6 +100,9 @@ def cluster(
     method: str,
     threshold: float | None,
     max_size: int | None,
+    neighbors: str,
+    run: Path | None,
+    parquet: bool,
     device: str | None,
     views: tuple[Path, ...],
     weights: str | None,
@@ -105,11 +114,19 @@ def cluster(
 
     INPUT is .npy, .npz (array x), .parquet or .bin (raw float32, with --dim), a
     row per item; several files are parts of one collection.
+
+    Killed or interrupted, the same command goes on from where a large collection was.
     """
     from facelink.data.reading import read_embeddings
-    from facelink.data.results import check_folder
+    from facelink.data.results import check_folder, check_parquet
+    from facelink.neighbors import EXACT_UP_TO
+    from facelink.runs import read_manifest
 
-    check_folder(output, force=force)
+    # Where unfinished work is, files of a result are its beginning.
+    place = run or output / "run"
+    check_folder(output, force=force or read_manifest(place) is not None)
+    if parquet:
+        check_parquet()
     options = {"threshold": threshold, "max_size": max_size}
     options = {name: value for name, value in options.items() if value is not None}
     chosen: dict[str, Any] = {
@@ -117,6 +134,7 @@ def cluster(
         "preset": preset,
         "method": method,
         "options": options,
+        "neighbors": neighbors,
         "device": device,
         "weights": parse_weights(weights),
     }
@@ -125,7 +143,10 @@ def cluster(
     if views:
         about["views"] = [str(path) for path in views]
     further = [read_embeddings([path], dim=dim) for path in views]
-    summary = cluster_to(output, embeddings, about, further, **chosen)
+    if run is not None or len(embeddings) > EXACT_UP_TO or read_manifest(place):
+        say_size(embeddings, place, model, neighbors)
+        chosen["run"] = place
+    summary = cluster_to(output, embeddings, about, further, parquet=parquet, **chosen)
     if as_json:
         click.echo(json.dumps(summary))
         return
@@ -134,16 +155,49 @@ def cluster(
     click.echo(f"\nNext: facelink evaluate TRUTH {found}   (if you know the truth)")
 
 
+def say_size(embeddings: Any, run: Path, model: str, neighbors: str) -> None:
+    """What a large collection will take, before it begins."""
+    from facelink import load_model
+    from facelink.memory import GIB, estimate_memory
+    from facelink.runs import read_manifest
+
+    n_items, dimension = embeddings.shape
+    chosen = load_model(model)
+    memory = estimate_memory(n_items, dimension, chosen, neighbors=neighbors)
+    disk = 20 * n_items * chosen.context.k  # the graph, and the links after each look
+    click.echo(
+        f"{n_items:,} items of {dimension} dimensions: about {memory / GIB:.1f} GiB of memory, and "
+        f"{disk / GIB:.1f} GiB on disk in {click.format_filename(run)}"
+        + (", where work was begun." if read_manifest(run) else "."),
+        err=True,
+    )
+
+
 def cluster_to(
-    folder: Path, embeddings: Any, about: dict[str, Any], views: Sequence[Any] = (), **chosen: Any
+    folder: Path,
+    embeddings: Any,
+    about: dict[str, Any],
+    views: Sequence[Any] = (),
+    *,
+    parquet: bool = False,
+    run: Path | None = None,
+    **chosen: Any,
 ) -> dict[str, Any]:
     """Cluster, write the result, and return its summary."""
     import facelink
     from facelink.data.results import summarize, write_result
+    from facelink.runs import remove_run
 
     began = time.monotonic()
-    with progress_bar() as progress:
-        found = facelink.cluster(embeddings, views=views, progress=progress, **chosen)
+    try:
+        with progress_bar() as progress:
+            found = facelink.cluster(embeddings, views=views, run=run, progress=progress, **chosen)
+    except KeyboardInterrupt:
+        if run is None:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted; the same command goes on from here ({click.format_filename(run)})."
+        ) from None
     summary = {
         **about,
         "facelink": __version__,
@@ -152,7 +206,9 @@ def cluster_to(
         **summarize(found),
         "seconds": round(time.monotonic() - began, 2),
     }
-    written = write_result(folder, found, summary)
+    written = write_result(folder, found, summary, parquet=parquet)
+    if run is not None:
+        remove_run(run)
     return {**summary, "files": [str(path) for path in written]}
 
 
@@ -164,6 +220,8 @@ def print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"Clusters     {summary['clusters']:,}, of {summary['items in clusters']:,} items")
     click.echo(f"Singletons   {alone:,} (alone: nobody here is clearly the same person)")
     click.echo(f"Largest      {largest}")
+    if "recall" in summary:
+        click.echo(f"Neighbours   {summary['recall']:.1%} of those that matter were found")
     for note in summary["notes"]:
         click.echo(textwrap.fill(f"Note         {note}", 80, subsequent_indent=" " * 13))
     first, *others = map(click.format_filename, summary["files"])

@@ -9,16 +9,18 @@ import csv
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facelink.data.writing import is_there
-from facelink.embeddings import as_embeddings
+from facelink.embeddings import Parts, as_embeddings
 from facelink.errors import FileError, InputError, MissingExtraError
 from facelink.labels import as_labels
+from facelink.scratch import scratch_array
 
+PARQUET_ROWS = 65_536  # read at once
 OBJECTS = (
     "Python objects, which are not read: they could run code. Save it as numbers: "
     "numpy.save(path, array.astype('float32'))."
@@ -39,7 +41,8 @@ def read_embeddings(paths: Sequence[str | Path], *, dim: int | None = None) -> N
     Returns
     -------
     (n, d) array
-        A memory map for a single ``.npy`` or ``.bin``.
+        A memory map for a single ``.npy`` or ``.bin``; several files are read as they
+        are needed, like one array (`facelink.embeddings.Parts`).
     """
     parts: list[NDArray[Any]] = []
     for path in map(Path, paths):
@@ -60,7 +63,7 @@ def read_embeddings(paths: Sequence[str | Path], *, dim: int | None = None) -> N
                 f"{parts[0].shape[1]}. Parts of one collection have the same dimension."
             )
         parts.append(part)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else cast(NDArray[Any], Parts(parts))
 
 
 def read_labels(path: str | Path) -> NDArray[Any]:
@@ -178,45 +181,73 @@ def _read_parquet(path: Path) -> NDArray[Any]:
     try:
         import pyarrow
         import pyarrow.parquet
-        import pyarrow.types
     except ImportError:
         raise MissingExtraError(
             f"Reading {path} needs pyarrow: pip install 'facelink[parquet]'"
         ) from None
     try:
-        table = pyarrow.parquet.read_table(path)
+        file = pyarrow.parquet.ParquetFile(path)
+        n_rows, schema = file.metadata.num_rows, file.schema_arrow
+        columns = ["embedding"] if "embedding" in schema.names else _numeric_columns(path, schema)
+        rows: NDArray[Any] | None = None
+        done = 0
+        # A piece at a time: together the columns take several times what the rows do.
+        for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+            some = (
+                _rows_of(path, batch)
+                if columns == ["embedding"]
+                else np.column_stack(
+                    [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+                )
+            )
+            if rows is None:
+                rows = scratch_array((n_rows, some.shape[1]), some.dtype)
+            if some.shape[1] != rows.shape[1]:
+                raise InputError(
+                    f"{path}: the column embedding holds lists of {rows.shape[1]} and of "
+                    f"{some.shape[1]} numbers; expected one length."
+                )
+            rows[done : done + len(some)] = some
+            done += len(some)
     except pyarrow.ArrowException as error:
         raise FileError(f"{path} is truncated or not a Parquet file ({error}).") from None
-    if "embedding" in table.column_names:
-        rows = table.column("embedding").combine_chunks()
-        if rows.null_count:
-            raise InputError(f"{path}: {rows.null_count} rows of the column embedding are empty.")
-        try:
-            lengths = np.unique(rows.value_lengths() if hasattr(rows, "value_lengths") else [
-                len(row) for row in rows])  # fmt: skip
-        except (TypeError, AttributeError):
-            raise InputError(
-                f"{path}: the column embedding should hold lists of numbers."
-            ) from None
-        if len(lengths) > 1:
-            raise InputError(
-                f"{path}: the column embedding holds lists of {lengths.min()} to {lengths.max()} "
-                "numbers; expected one length."
-            )
-        width = int(lengths[0]) if len(lengths) else 0
-        return rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), width)
+    return np.empty((0, 0), np.float32) if rows is None else rows
+
+
+def _numeric_columns(path: Path, schema: Any) -> list[str]:
+    import pyarrow.types
+
     numeric = [
-        column
-        for column, field in zip(table.columns, table.schema, strict=True)
+        field.name
+        for field in schema
         if (pyarrow.types.is_floating(field.type) or pyarrow.types.is_integer(field.type))
         and not field.name.startswith("__index_level_")  # of pandas
     ]
     if not numeric:
         raise InputError(
             f"{path} has neither a column 'embedding' nor numeric columns; it has "
-            f"{', '.join(table.column_names) or 'none'}."
+            f"{', '.join(schema.names) or 'none'}."
         )
-    return np.column_stack([column.to_numpy() for column in numeric])
+    return numeric
+
+
+def _rows_of(path: Path, batch: Any) -> NDArray[Any]:
+    """The lists of a column as the rows of an array."""
+    lists = batch.column(0)
+    if lists.null_count:
+        raise InputError(f"{path}: {lists.null_count} rows of the column embedding are empty.")
+    try:
+        lengths = np.unique(lists.value_lengths() if hasattr(lists, "value_lengths") else [
+            len(row) for row in lists])  # fmt: skip
+    except (TypeError, AttributeError):
+        raise InputError(f"{path}: the column embedding should hold lists of numbers.") from None
+    if len(lengths) > 1:
+        raise InputError(
+            f"{path}: the column embedding holds lists of {lengths.min()} to {lengths.max()} "
+            "numbers; expected one length."
+        )
+    width = int(lengths[0]) if len(lengths) else 0
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
 
 
 def _read_csv_labels(path: Path) -> NDArray[Any]:

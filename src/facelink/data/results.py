@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from facelink.compiled import blocks
 from facelink.data.writing import check_place, make_folder, write_aside
-from facelink.errors import ResultExistsError
+from facelink.errors import MissingExtraError, ResultExistsError
 from facelink.pipeline import Clustering
 
 LABELS, TABLE, SUMMARY = "labels.npy", "clusters.csv", "summary.json"
+PARQUET = "clusters.parquet"  # the table again, if asked for
 LARGEST = 10
 
 
 def check_folder(
-    folder: Path, *, force: bool = False, names: Sequence[str] = (LABELS, TABLE, SUMMARY)
+    folder: Path,
+    *,
+    force: bool = False,
+    names: Sequence[str] = (LABELS, TABLE, PARQUET, SUMMARY),
 ) -> None:
     """Refuse a folder that already holds files of these names, before any work is done."""
     check_place(folder)
@@ -58,22 +63,57 @@ def summarize(clustering: Clustering) -> dict[str, Any]:
         "singletons": singletons,
         "largest clusters": [int(size) for size in sizes[:LARGEST] if size > 1],
         "mean confidence": round(float(clustering.confidence.mean()), 4),
+        **({} if clustering.recall is None else {"recall": round(clustering.recall, 4)}),
         "notes": list(clustering.notes),
     }
 
 
-def write_result(folder: Path, clustering: Clustering, summary: dict[str, Any]) -> list[Path]:
+def write_result(
+    folder: Path, clustering: Clustering, summary: dict[str, Any], *, parquet: bool = False
+) -> list[Path]:
     """Write a result; each file appears whole or not at all, the summary last."""
     make_folder(folder)
     array = io.BytesIO()
     np.save(array, clustering.labels)
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["item", "cluster", "confidence"])
-    rows = zip(clustering.labels.tolist(), clustering.confidence.tolist(), strict=True)
-    writer.writerows((item, label, f"{sure:.4f}") for item, (label, sure) in enumerate(rows))
     text = json.dumps(summary, indent=2) + "\n"
-    contents = {LABELS: array.getvalue(), TABLE: table.getvalue().encode(), SUMMARY: text.encode()}
+    contents: dict[str, bytes | Callable[[IO[bytes]], object]] = {
+        LABELS: array.getvalue(),
+        TABLE: partial(_write_csv, clustering=clustering),
+        PARQUET: partial(_write_parquet, clustering=clustering),
+        SUMMARY: text.encode(),
+    }
+    if not parquet:
+        del contents[PARQUET]
     for name, content in contents.items():
         write_aside(folder / name, content)
     return [folder / name for name in contents]
+
+
+def _write_csv(file: IO[bytes], clustering: Clustering) -> None:
+    file.write(b"item,cluster,confidence\n")
+    for block in blocks(len(clustering.labels), 65_536):
+        labels, sure = clustering.labels[block].tolist(), clustering.confidence[block].tolist()
+        rows = zip(range(block.start, block.stop), labels, sure, strict=True)
+        file.write("".join(f"{item},{label},{p:.4f}\n" for item, label, p in rows).encode())
+
+
+def _write_parquet(file: IO[bytes], clustering: Clustering) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {
+        "item": np.arange(len(clustering.labels)),
+        "cluster": clustering.labels,
+        "confidence": clustering.confidence,
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+
+
+def check_parquet() -> None:
+    """Refuse to write Parquet, before any work is done, where that cannot be."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(
+            "Writing Parquet needs pyarrow: pip install 'facelink[parquet]'"
+        ) from None

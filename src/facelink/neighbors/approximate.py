@@ -1,17 +1,22 @@
-"""Approximate search: items are put into cells, and each looks into the cells nearest to it.
+"""Approximate search: items look into the cells nearest to them, then at their neighbours'.
 
 The graph of a whole collection with itself is an easier problem than search. Cells are
 groups of items around centres (k-means on a sample); whoever looks into a cell is compared
-with all of its items by one matrix product. How many cells to look into is not guessed:
-the exact neighbours of a few items, found once, say how many it takes to find nearly all
-of those that matter. A neighbour matters if it is more similar than a stranger would be;
-beyond that, one stranger is as good as another.
+with all of its items by one matrix product. That finds most of the neighbours. The others
+are neighbours of neighbours: items near one another are compared, together and by one
+product again, with everyone whom the neighbours of one of them know.
+
+How many cells to look into and how often to ask neighbours is not guessed: the exact
+neighbours of a few items, found once, say when enough is found of those that matter. A
+neighbour matters if it is more similar than a stranger would be; beyond that, one stranger
+is as good as another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +25,8 @@ from scipy.special import ndtri
 
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
+from facelink.neighbors.order import near_one_another
+from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
 from facelink.progress import Progress, silent
 from facelink.runs import Run
 
@@ -29,9 +36,13 @@ CELLS = 3.0  # times the root of the number of items
 SAMPLED = 32  # items per cell that centres are found from
 ROUNDS = 5  # of k-means
 ASKED = 1024  # items whose exact neighbours are looked for
-WANTED = 0.99  # of the neighbours that matter, to be found
-FEWEST, WIDEST = 4, 0.25  # cells that each looks into; share of all items to compare with
-BLOCK = 2048  # items searched for at once
+FEWEST, MOST = 4, 24  # cells that each item looks into
+BEGUN, WANTED = 0.93, 0.99  # of the neighbours that matter, to be found in cells and in the end
+ASKING = 4  # times that neighbours are asked, at most
+BLOCK = 2048  # items that are compared with all centres at once
+SEARCHED, PARTS = 32_768, 16  # items searched for at once at most; blocks at least
+TOGETHER = 128  # items that ask their neighbours together
+SOURCES, KNOWN = 8, 40  # neighbours that each asks, and theirs that each of them names
 
 
 @dataclass(frozen=True)
@@ -46,11 +57,14 @@ class Cells:
         The items of the first cell, then those of the second, and so on.
     starts : (c + 1,) int64 array
         Where each cell begins among the members.
+    near : (m, p) int32 array
+        The cells nearest to each item, nearest first; its own is the first.
     """
 
     centers: Floats
     members: NDArray[np.int32]
     starts: NDArray[np.int64]
+    near: NDArray[np.int32]
 
     @classmethod
     def of(cls, rows: UnitRows, n_threads: int | None = None) -> Cells:
@@ -61,34 +75,36 @@ class Cells:
         sample = np.sort(rng.permutation(n_items)[: SAMPLED * n_cells])
         centers = rows[rng.permutation(sample)[:n_cells]]
         for _ in range(ROUNDS):
-            sums, counts = np.zeros_like(centers), np.zeros(n_cells, np.int64)
-            for block, cell in _nearest_centers(rows, sample, centers, n_threads):
-                _add_rows(rows[sample[block]], cell, sums, counts)
+            sums = np.zeros_like(centers)
+            for block, near in _nearest_centers(rows, sample, centers, 1, n_threads):
+                _add_rows(rows[sample[block]], near[:, 0], sums)
             # A cell that nobody is in stays where it is.
             lengths = np.linalg.norm(sums, axis=1, keepdims=True)
             centers = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centers)
-        cell_of = np.empty(n_items, np.int32)
-        for block, cell in _nearest_centers(rows, np.arange(n_items), centers, n_threads):
-            cell_of[block] = cell
-        members = np.argsort(cell_of, kind="stable").astype(np.int32)
-        starts = np.concatenate([[0], np.cumsum(np.bincount(cell_of, minlength=n_cells))])
-        return cls(centers, members, starts)
-
-    @property
-    def cell_of(self) -> NDArray[np.int32]:
-        """(m,) the cell of each item."""
-        cell_of = np.empty(len(self.members), np.int32)
-        cell_of[self.members] = np.repeat(np.arange(len(self.centers)), np.diff(self.starts))
-        return cell_of
+        every = np.empty((n_items, min(MOST, n_cells)), np.int32)
+        found = _nearest_centers(rows, np.arange(n_items), centers, every.shape[1], n_threads)
+        for block, near in found:
+            every[block] = near
+        members = np.argsort(every[:, 0], kind="stable").astype(np.int32)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(every[:, 0], minlength=n_cells))])
+        return cls(centers, members, starts, every)
 
 
 def _nearest_centers(
-    rows: UnitRows, items: NDArray[np.int64], centers: Floats, n_threads: int | None
+    rows: UnitRows, items: NDArray[np.int64], centers: Floats, count: int, n_threads: int | None
 ) -> Iterator[tuple[slice, NDArray[np.intp]]]:
-    """Yield blocks of the items, and the nearest centre of each."""
+    """Yield blocks of the items, and so many of the nearest centres of each, nearest first."""
 
     def work(block: slice) -> tuple[slice, NDArray[np.intp]]:
-        return block, (rows[items[block]] @ centers.T).argmax(axis=1)
+        scores = rows[items[block]] @ centers.T
+        if count == 1:
+            return block, scores.argmax(axis=1)[:, None]
+        if count < scores.shape[1]:
+            near = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+        else:
+            near = np.tile(np.arange(count), (len(scores), 1))
+        order = np.argsort(-np.take_along_axis(scores, near, axis=1), axis=1, kind="stable")
+        return block, np.take_along_axis(near, order, axis=1)
 
     return in_threads(work, blocks(len(items), BLOCK), n_threads=n_threads)
 
@@ -105,11 +121,14 @@ class Exact:
         Numbers of their neighbours.
     matters : (q, k) bool array
         Which of them are more similar than the nearest stranger would be.
+    level : () float array
+        How similar that stranger would be.
     """
 
     asked: NDArray[np.int64]
     nearest: NDArray[np.int64]
     matters: NDArray[np.bool_]
+    level: NDArray[np.float64]
 
     @classmethod
     def of(cls, rows: UnitRows, k: int, n_threads: int | None = None) -> Exact:
@@ -129,30 +148,30 @@ class Exact:
         for block, scores in in_threads(compare, blocks(n_items, BLOCK), n_threads=n_threads):
             kept.add(scores, everyone, np.arange(block.start, block.stop), asked)
         nearest, similarities = kept.sorted()
-        return cls(asked, nearest, similarities > level)
+        return cls(asked, nearest, similarities > level, np.array(level))
 
-    def recall(self, found: NDArray[np.bool_], part: slice = slice(None)) -> float:
-        """The share of what matters that was found (q, k); 1 if nothing matters."""
+    def recall(self, indices: NDArray[np.int32], part: slice) -> float:
+        """The share of what matters to some of those asked that a graph (n, k) holds."""
         matters = self.matters[part]
-        return float(found[part][matters].mean()) if matters.any() else 1.0
+        listed = indices[self.asked[part]]
+        found = (self.nearest[part][:, :, None] == listed[:, None, :]).any(axis=2)
+        return float(found[matters].mean()) if matters.any() else 1.0
 
 
-# The first half of the items asked about says how many cells to look into, the other how
-# well that did.
+# The first half of the items asked about says when enough is found, the other how much it is.
 CHOOSING, JUDGING = slice(ASKED // 2), slice(ASKED // 2, None)
 
 
-def choose_probes(cells: Cells, exact: Exact, rows: UnitRows) -> int:
-    """The number of cells to look into so that `WANTED` of what matters is found."""
-    order = np.argsort(-(rows[exact.asked] @ cells.centers.T), axis=1)
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
-    needed = np.take_along_axis(rank, cells.cell_of[exact.nearest].astype(np.int64), axis=1)
-    needed = np.sort(needed[CHOOSING][exact.matters[CHOOSING]])
-    compared = np.diff(cells.starts)[order].cumsum(axis=1).mean(axis=0)  # items, by cells
-    most = max(FEWEST, int(np.searchsorted(compared, WIDEST * len(rows))))
-    wanted = 1 + int(needed[int(np.ceil(WANTED * len(needed))) - 1]) if len(needed) else 1
-    return min(max(wanted, FEWEST), most, len(cells.centers))
+def choose_probes(cells: Cells, exact: Exact) -> int:
+    """The number of cells to look into so that `BEGUN` of what matters is found there."""
+    own = cells.near[:, 0]
+    looked = cells.near[exact.asked[CHOOSING]][:, None, :]  # (q, 1, p)
+    at = looked == own[exact.nearest[CHOOSING]][:, :, None]  # (q, k, p)
+    found = np.cumsum(at, axis=2)[exact.matters[CHOOSING]].mean(axis=0)  # by cells looked into
+    most = cells.near.shape[1]
+    if not exact.matters[CHOOSING].any():
+        return min(FEWEST, most)
+    return min(max(int(np.searchsorted(found, BEGUN)) + 1, FEWEST), most)
 
 
 def nearest(
@@ -172,27 +191,71 @@ def nearest(
     progress("neighbours", 0, n_items)
 
     def prepare() -> dict[str, NDArray]:
-        cells = Cells.of(rows, n_threads)
-        exact = Exact.of(rows, k, n_threads)
-        probes = np.array(choose_probes(cells, exact, rows))
-        return {**vars(cells), **vars(exact), "probes": probes}
+        return {**vars(Cells.of(rows, n_threads)), **vars(Exact.of(rows, k, n_threads))}
 
     prepared = run.once("cells", prepare)
-    probes = int(prepared["probes"])
     cells = Cells(*(prepared[name] for name in Cells.__dataclass_fields__))
     exact = Exact(*(prepared[name] for name in Exact.__dataclass_fields__))
-    indices = run.array("neighbours", (n_items, k), np.int32)
-    similarities = run.array("similarities", (n_items, k), np.float32)
+    probes = choose_probes(cells, exact)
 
-    def search(block: slice) -> None:
+    def arrays(stage: str) -> tuple[NDArray[np.int32], Floats]:
+        similarities = run.array(f"{stage}, similarities", (n_items, k), np.float32)
+        return run.array(stage, (n_items, k), np.int32), similarities
+
+    def searched(block: slice) -> None:
         mine = cells.members[block]
-        found, values = _search(rows, cells, mine, probes, k)
-        indices[mine], similarities[mine] = found, values
+        indices[mine], similarities[mine] = _search(rows, cells, mine, probes, k)
 
-    run.work("neighbours", n_items, search, size=BLOCK, n_threads=n_threads, progress=progress)
-    listed = indices[exact.asked]
-    found = (exact.nearest[:, :, None] == listed[:, None, :]).any(axis=2)
-    return indices, similarities, exact.recall(found, JUDGING)
+    working = partial(run.work, n_items=n_items, n_threads=n_threads, progress=progress)
+    indices, similarities = arrays("neighbours")
+    # The more items look into a cell at once, the less often its rows are fetched.
+    size = min(max(n_items // PARTS, BLOCK), SEARCHED)
+    working("neighbours", work=searched, size=size)
+    for asking in range(ASKING):
+        if exact.recall(indices, CHOOSING) >= WANTED:
+            break
+        stage = "neighbours of neighbours" + (f", {asking + 1}" if asking else "")
+        known = Acquaintance(indices, similarities, float(exact.level))
+        indices, similarities = arrays(stage)
+        working(stage, work=partial(known.improve, rows, indices, similarities), size=TOGETHER)
+    return indices, similarities, exact.recall(indices, JUDGING)
+
+
+class Acquaintance:
+    """A graph whose items ask their neighbours whom else they know.
+
+    Parameters
+    ----------
+    indices, similarities : (n, k) arrays
+        The graph.
+    level : float
+        Who is less similar is a stranger, and not asked.
+    """
+
+    def __init__(self, indices: NDArray[np.int32], similarities: Floats, level: float) -> None:
+        self.indices, self.similarities = indices, similarities
+        self.level = np.float32(level)
+        self.order = near_one_another(indices)
+        # Those who name an item among their first, for it to ask them as well.
+        firsts = indices[:, :SOURCES]
+        named = similarities[:, :SOURCES] > self.level
+        counts = np.bincount(firsts[named], minlength=len(indices))
+        self.starts = np.concatenate([[0], np.cumsum(counts)])
+        self.naming = np.empty(self.starts[-1], np.int32)
+        _list_naming(firsts, named, self.starts[:-1].copy(), self.naming)
+
+    def improve(
+        self, rows: UnitRows, indices: NDArray[np.int32], similarities: Floats, block: slice
+    ) -> None:
+        """Write the neighbours of a block, with who is nearer among whom they hear of."""
+        mine = self.order[block]
+        pool = np.unique(
+            _hear_of(mine, self.indices, self.similarities, self.level, self.starts, self.naming)
+        )
+        known, how_near = self.indices[mine], self.similarities[mine]
+        if len(pool):
+            _put_in(rows[mine] @ rows[pool].T, mine, pool, known, how_near)
+        indices[mine], similarities[mine] = known, how_near
 
 
 def _search(
@@ -204,16 +267,14 @@ def _search(
 ) -> tuple[NDArray[np.int64], Floats]:
     """The k nearest of some items in the cells that each looks into."""
     queries = rows[mine]
-    near = queries @ cells.centers.T
-    n_cells = near.shape[1]
-    # Look into as many more cells as it takes to find k others.
-    looked = min(probes, n_cells)
-    sizes = np.diff(cells.starts)
-    while True:
-        into = np.argpartition(-near, looked - 1, axis=1)[:, :looked]
-        if looked == n_cells or sizes[into].sum(axis=1).min() > k:
-            break
-        looked = min(2 * looked, n_cells)
+    # Look into as many more cells as it takes to find k others; if there are none, at all.
+    looked, sizes = probes, np.diff(cells.starts)
+    while looked < cells.near.shape[1] and sizes[cells.near[mine, :looked]].sum(axis=1).min() <= k:
+        looked += 1
+    into = cells.near[mine, :looked]
+    if sizes[into].sum(axis=1).min() <= k:
+        into = np.tile(np.arange(len(sizes), dtype=np.int32), (len(mine), 1))
+        looked = len(sizes)
     asker = np.repeat(np.arange(len(mine)), looked)
     order = np.argsort(into.ravel(), kind="stable")
     into, asker = into.ravel()[order], asker[order]
@@ -267,12 +328,70 @@ class Kept:
 
 
 @compiled
-def _add_rows(rows, cells, sums, counts):
+def _add_rows(rows, cells, sums):
     for i in range(len(rows)):
-        counts[cells[i]] += 1
         total = sums[cells[i]]
         for c in range(rows.shape[1]):
             total[c] += rows[i, c]
+
+
+@compiled
+def _list_naming(firsts, named, filled, naming):
+    for i in range(len(firsts)):
+        for place in range(firsts.shape[1]):
+            if named[i, place]:
+                other = firsts[i, place]
+                naming[filled[other]] = i
+                filled[other] += 1
+
+
+@compiled
+def _hear_of(mine, indices, similarities, level, starts, naming):
+    """Whom the nearest of some items know, and those who name them; some more than once."""
+    k = indices.shape[1]
+    heard = np.empty(len(mine) * 2 * SOURCES * (KNOWN + 1), np.int32)
+    count = 0
+    for i in mine:
+        first, stop = starts[i], min(starts[i + 1], starts[i] + SOURCES)
+        for source in range(SOURCES + stop - first):
+            if source < SOURCES:
+                if source >= k or similarities[i, source] <= level:
+                    continue
+                other = indices[i, source]
+            else:
+                other = naming[first + source - SOURCES]
+            heard[count] = other
+            count += 1
+            for place in range(min(KNOWN, k)):
+                if similarities[other, place] <= level:
+                    break
+                heard[count] = indices[other, place]
+                count += 1
+    return heard[:count]
+
+
+@compiled
+def _put_in(scores, mine, pool, indices, similarities):
+    """Put those of the pool who are nearer than the farthest into each item's list, sorted."""
+    k = indices.shape[1]
+    places, taken = empty_places(k)
+    for q in range(len(mine)):
+        before = indices[q].copy()
+        set_places(before, places, taken)
+        for p in range(len(pool)):
+            score = scores[q, p]
+            if score <= similarities[q, k - 1] or pool[p] == mine[q]:
+                continue
+            if place_of(pool[p], before, places) >= 0:
+                continue
+            at = k - 1
+            while at > 0 and similarities[q, at - 1] < score:
+                similarities[q, at] = similarities[q, at - 1]
+                indices[q, at] = indices[q, at - 1]
+                at -= 1
+            similarities[q, at] = min(np.float32(1), score)
+            indices[q, at] = pool[p]
+        clear_places(places, taken)
 
 
 @compiled

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import facelink
+from conftest import make_faces
+from facelink import knn_graph
+from facelink.embeddings import UnitRows
+from facelink.errors import InputError
+from facelink.neighbors import EXACT_UP_TO, approximate, searches_exactly
+from facelink.neighbors.approximate import Cells, Exact, choose_probes
+from facelink.runs import Run
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return facelink.load_sample().embeddings
+
+
+@pytest.fixture(scope="module")
+def rows(faces):
+    return UnitRows(faces)
+
+
+def test_cells_hold_every_item_once_at_its_nearest_center(rows):
+    cells = Cells.of(rows)
+    assert np.array_equal(np.sort(cells.members), np.arange(len(rows)))
+    assert cells.starts[0] == 0 and cells.starts[-1] == len(rows)
+    np.testing.assert_array_equal(cells.near[:, 0], (rows[:] @ cells.centers.T).argmax(axis=1))
+    np.testing.assert_allclose(np.linalg.norm(cells.centers, axis=1), 1, atol=1e-5)
+
+
+def test_centers_are_nearer_than_where_they_began(rows, monkeypatch):
+    def cost() -> float:
+        cells = Cells.of(rows)
+        return -float((rows[:] @ cells.centers.T).max(axis=1).mean())
+
+    after = cost()
+    monkeypatch.setattr(approximate, "ROUNDS", 0)
+    assert after < cost() - 0.01
+
+
+def test_exact_neighbours_of_a_sample_are_exact(rows):
+    exact = Exact.of(rows, 10)
+    graph = knn_graph(rows, 10, neighbors="exact")
+    assert len(np.unique(exact.asked)) == len(exact.asked)
+    same = exact.nearest == graph.indices[exact.asked]
+    assert same.mean() > 0.999  # copies and ties apart
+    level = graph.similarities[exact.asked][exact.matters].min()
+    assert level > graph.similarities[exact.asked][~exact.matters].max() - 1e-5
+    assert 0.1 < level < 0.6
+
+
+def test_what_matters_is_found_and_the_estimate_is_right(rows):
+    indices, similarities, recall = approximate.nearest(rows, 20, run=Run())
+    exact = knn_graph(rows, 20, neighbors="exact")
+    level = approximate.Exact.of(rows, 20)
+    bar = exact.similarities[level.asked][level.matters].min()
+    found = (exact.indices[:, :, None] == indices[:, None, :]).any(axis=2)
+    true = found[exact.similarities >= bar].mean()
+    assert true > 0.98
+    assert abs(true - recall) < 0.01
+
+
+def test_the_graph_is_well_formed(rows):
+    graph = knn_graph(rows, 30, neighbors="approximate")
+    assert graph.recall is not None and not graph.notes
+    assert (graph.indices != np.arange(len(rows))[:, None]).all()
+    assert (np.diff(graph.similarities, axis=1) <= 0).all()
+    assert all(len(set(row)) == 30 for row in graph.indices)
+    x = rows[:]
+    products = np.einsum("nd,nkd->nk", x, x[graph.indices])
+    np.testing.assert_allclose(graph.similarities, products, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_it_does_not_depend_on_threads(rows, n_threads):
+    one = knn_graph(rows, 15, neighbors="approximate", n_threads=2)
+    other = knn_graph(rows, 15, neighbors="approximate", n_threads=n_threads)
+    np.testing.assert_array_equal(one.indices, other.indices)
+    np.testing.assert_array_equal(one.similarities, other.similarities)
+
+
+def test_files_that_are_not_read_at_once_give_the_same(faces, monkeypatch):
+    monkeypatch.setattr("facelink.embeddings.IN_MEMORY_BYTES", 0)
+    from_disk = knn_graph(faces[:1000], 15, neighbors="approximate")
+    monkeypatch.undo()
+    in_memory = knn_graph(faces[:1000], 15, neighbors="approximate")
+    np.testing.assert_array_equal(from_disk.indices, in_memory.indices)
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 5, 90])
+def test_small_collections_can_be_searched_this_way_too(n_items):
+    x = make_faces((1,) * n_items, n_copies=0).embeddings
+    graph = knn_graph(x, 80, neighbors="approximate")
+    wanted = knn_graph(x, 80, neighbors="exact")
+    assert graph.indices.shape == wanted.indices.shape
+    if n_items > 1:
+        assert (graph.indices == wanted.indices).mean() > 0.9
+
+
+def test_copies_count_as_one(faces):
+    x = np.concatenate([faces[:300], np.tile(faces[:1], (40, 1))])
+    graph = knn_graph(x, 20, neighbors="approximate")
+    copies = {0, *range(300, 340)}
+    assert all(len(copies & set(row)) == 1 for row in graph.indices[sorted(copies)])
+    assert (graph.similarities[sorted(copies), 0] == 1).all()
+
+
+def test_every_item_may_be_alike():
+    x = np.random.default_rng(0).normal(size=(1, 16)) + 1e-4 * np.random.default_rng(1).normal(
+        size=(3000, 16)
+    )
+    graph = knn_graph(x, 40, neighbors="approximate")
+    assert graph.indices.shape == (3000, 40)
+
+
+def test_it_says_so_when_too_little_is_found(rows, monkeypatch):
+    monkeypatch.setattr(approximate, "choose_probes", lambda *_: 1)
+    graph = knn_graph(rows, 30, neighbors="approximate")
+    assert graph.recall < 0.98
+    assert f"{graph.recall:.1%}" in graph.notes[0] and 'neighbors="exact"' in graph.notes[0]
+
+
+def test_more_cells_are_looked_into_where_more_is_wanted(rows, monkeypatch):
+    cells, exact = Cells.of(rows), Exact.of(rows, 20)
+    probes = []
+    for wanted in (0.8, 0.9, 0.99):
+        monkeypatch.setattr(approximate, "BEGUN", wanted)
+        probes.append(choose_probes(cells, exact))
+    assert probes[0] < probes[1] <= probes[2]
+
+
+def test_the_size_decides():
+    assert searches_exactly("auto", EXACT_UP_TO)
+    assert not searches_exactly("auto", EXACT_UP_TO + 1)
+    assert searches_exactly("exact", 10**6) and not searches_exactly("approximate", 10)
+    with pytest.raises(InputError, match="one of auto, exact, approximate, got 'hnsw'"):
+        knn_graph(np.eye(3), 1, neighbors="hnsw")
+    with pytest.raises(InputError, match="got 'fast'"):
+        facelink.cluster(np.eye(3), neighbors="fast")
