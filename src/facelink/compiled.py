@@ -36,6 +36,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     numba keeps it beside the source or, where that is read-only, in the user's
     cache folder. Where neither can be written it refuses to compile at all; we
     would rather compile anew in every process.
+
+    Do not call both ``np.sort`` and ``np.argsort`` of one type of array in functions
+    compiled this way, in whatever modules: read from the cache, numba 0.68 takes one for
+    the other (seen; `tests/neighbors` fails then).
     """
     try:
         return numba.njit(nogil=True, cache=True)(function)

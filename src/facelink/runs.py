@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -104,7 +105,8 @@ class RunFolder(Run):
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
         self.prefix = ""
-        self.open: dict[str, np.memmap] = {}
+        # As long as anybody holds them: what is mapped counts as memory.
+        self.open: WeakValueDictionary[str, np.memmap] = WeakValueDictionary()
         about = json.loads(json.dumps({"version": VERSION, **about}))
         found = read_manifest(self.folder)
         if found is None:

@@ -26,7 +26,7 @@ def rows(faces):
 def test_cells_hold_every_item_once_at_its_nearest_center(rows):
     cells = Cells.of(rows)
     assert np.array_equal(np.sort(cells.members), np.arange(len(rows)))
-    assert cells.starts[0] == 0 and cells.starts[-1] == len(rows)
+    np.testing.assert_array_equal(cells.starts[[0, -1]], [0, len(rows)])
     np.testing.assert_array_equal(cells.near[:, 0], (rows[:] @ cells.centers.T).argmax(axis=1))
     np.testing.assert_allclose(np.linalg.norm(cells.centers, axis=1), 1, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_exact_neighbours_of_a_sample_are_exact(rows):
 
 
 def test_what_matters_is_found_and_the_estimate_is_right(rows):
-    indices, similarities, recall = approximate.nearest(rows, 20, run=Run())
+    indices, _, recall = approximate.nearest(rows, 20, run=Run())
     exact = knn_graph(rows, 20, neighbors="exact")
     level = approximate.Exact.of(rows, 20)
     bar = exact.similarities[level.asked][level.matters].min()
@@ -65,7 +65,8 @@ def test_what_matters_is_found_and_the_estimate_is_right(rows):
 
 def test_the_graph_is_well_formed(rows):
     graph = knn_graph(rows, 30, neighbors="approximate")
-    assert graph.recall is not None and not graph.notes
+    assert graph.recall is not None
+    assert not graph.notes
     assert (graph.indices != np.arange(len(rows))[:, None]).all()
     assert (np.diff(graph.similarities, axis=1) <= 0).all()
     assert all(len(set(row)) == 30 for row in graph.indices)
@@ -118,24 +119,37 @@ def test_every_item_may_be_alike():
 
 def test_it_says_so_when_too_little_is_found(rows, monkeypatch):
     monkeypatch.setattr(approximate, "choose_probes", lambda *_: 1)
+    monkeypatch.setattr(approximate, "ASKING", 0)
     graph = knn_graph(rows, 30, neighbors="approximate")
     assert graph.recall < 0.98
-    assert f"{graph.recall:.1%}" in graph.notes[0] and 'neighbors="exact"' in graph.notes[0]
+    assert f"{graph.recall:.1%}" in graph.notes[0]
+    assert 'neighbors="exact"' in graph.notes[0]
+
+
+def test_neighbours_of_neighbours_find_what_cells_missed(rows, monkeypatch):
+    monkeypatch.setattr(approximate, "choose_probes", lambda *_: 1)
+    recalls = []
+    for asking in (0, 1, 2):
+        monkeypatch.setattr(approximate, "ASKING", asking)
+        recalls.append(approximate.nearest(rows, 30, run=Run())[2])
+    assert recalls[0] + 0.05 < recalls[1] < recalls[2]
 
 
 def test_more_cells_are_looked_into_where_more_is_wanted(rows, monkeypatch):
+    monkeypatch.setattr(approximate, "FEWEST", 1)
     cells, exact = Cells.of(rows), Exact.of(rows, 20)
     probes = []
-    for wanted in (0.8, 0.9, 0.99):
+    for wanted in (0.8, 0.9, 0.97, 1.1):
         monkeypatch.setattr(approximate, "BEGUN", wanted)
         probes.append(choose_probes(cells, exact))
-    assert probes[0] < probes[1] <= probes[2]
+    assert probes[0] < probes[1] < probes[2] < probes[3] == approximate.MOST
 
 
 def test_the_size_decides():
     assert searches_exactly("auto", EXACT_UP_TO)
     assert not searches_exactly("auto", EXACT_UP_TO + 1)
-    assert searches_exactly("exact", 10**6) and not searches_exactly("approximate", 10)
+    assert searches_exactly("exact", 10**6)
+    assert not searches_exactly("approximate", 10)
     with pytest.raises(InputError, match="one of auto, exact, approximate, got 'hnsw'"):
         knn_graph(np.eye(3), 1, neighbors="hnsw")
     with pytest.raises(InputError, match="got 'fast'"):

@@ -48,7 +48,9 @@ def join_directions(
     second = np.empty(starts[-1], np.int32)
     joined = np.empty(starts[-1], np.float32)
     _list_pairs(graph.indices, graph.back, values, np.float32(threshold), starts, second, joined)
-    return Pairs(n_items, first, second, joined)
+    rows = csr_array((joined, second, starts), shape=(n_items, n_items))
+    rows.sort_indices()
+    return Pairs(n_items, first, rows.indices.astype(np.int32, copy=False), rows.data)
 
 
 @compiled
@@ -84,8 +86,3 @@ def _list_pairs(neighbors, back, values, threshold, starts, second, joined):
                 at = filled[min(i, j)]
                 second[at], joined[at] = max(i, j), value
                 filled[min(i, j)] += 1
-    for i in range(n_items):
-        row = slice(starts[i], starts[i + 1])
-        order = np.argsort(second[row])
-        second[row] = second[row][order]
-        joined[row] = joined[row][order]

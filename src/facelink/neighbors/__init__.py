@@ -209,6 +209,8 @@ def notes_on_width(k: int, n_items: int) -> tuple[str, ...]:
 
 def searches_exactly(neighbors: str, n_items: int) -> bool:
     """Whether every item is compared with every other."""
+    if n_items < 2:  # there is nobody to find
+        return True
     return neighbors == "exact" or (neighbors == "auto" and n_items <= EXACT_UP_TO)
 
 

@@ -70,7 +70,7 @@ class Cells:
     def of(cls, rows: UnitRows, n_threads: int | None = None) -> Cells:
         """Find centres by spherical k-means on a sample, and the nearest centre of each item."""
         n_items = len(rows)
-        n_cells = max(1, int(CELLS * np.sqrt(n_items)))
+        n_cells = min(max(1, int(CELLS * np.sqrt(n_items))), n_items)
         rng = np.random.default_rng(0)
         sample = np.sort(rng.permutation(n_items)[: SAMPLED * n_cells])
         centers = rows[rng.permutation(sample)[:n_cells]]
@@ -167,10 +167,10 @@ def choose_probes(cells: Cells, exact: Exact) -> int:
     own = cells.near[:, 0]
     looked = cells.near[exact.asked[CHOOSING]][:, None, :]  # (q, 1, p)
     at = looked == own[exact.nearest[CHOOSING]][:, :, None]  # (q, k, p)
-    found = np.cumsum(at, axis=2)[exact.matters[CHOOSING]].mean(axis=0)  # by cells looked into
     most = cells.near.shape[1]
     if not exact.matters[CHOOSING].any():
         return min(FEWEST, most)
+    found = np.cumsum(at, axis=2)[exact.matters[CHOOSING]].mean(axis=0)  # by cells looked into
     return min(max(int(np.searchsorted(found, BEGUN)) + 1, FEWEST), most)
 
 
@@ -422,11 +422,10 @@ def _keep_nearest(scores, asking, members, mine, k, found, values, counts, floor
 
 @compiled
 def _sort_nearest(found, values, counts, nearest, similarities):
-    """The k nearest of each item, nearest first, the lower number first among equals."""
+    """The k nearest of each item, nearest first."""
     k = nearest.shape[1]
     for q in range(len(nearest)):
-        by_number = np.argsort(found[q, : counts[q]])
-        order = by_number[np.argsort(-values[q, : counts[q]][by_number], kind="mergesort")]
+        order = np.argsort(-values[q, : counts[q]], kind="mergesort")
         for slot in range(k):
             nearest[q, slot] = found[q, order[slot]]
             similarities[q, slot] = min(np.float32(1), max(np.float32(-1), values[q, order[slot]]))
