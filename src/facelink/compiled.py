@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from facelink.errors import InputError
@@ -112,6 +113,22 @@ def over_rows(work: Callable[[int, int], None], n_rows: int) -> None:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(available_threads(), thread_name_prefix="facelink")
+
+
+def own_array(name: str, size: int, dtype: DTypeLike, fill: int) -> NDArray[Any]:
+    """An array of this thread's own, for compiled loops that look items up by their number.
+
+    It is filled when it is made, and given again as it was left: making it anew for a few
+    items takes longer than the work on them.
+    """
+    found: NDArray[Any] | None = getattr(_own, name, None)
+    if found is None or len(found) < size:
+        found = np.full(size, fill, dtype)
+        setattr(_own, name, found)
+    return found
+
+
+_own = threading.local()
 
 
 class _OneBlasThread:

@@ -7,14 +7,13 @@ pivot's embedding from each node's, is left to whoever reads the features.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.compiled import compiled
+from facelink.compiled import compiled, own_array
 from facelink.errors import InputError
 
 
@@ -133,20 +132,9 @@ def build_subgraphs(
     context = context.fitted_to(neighbors.shape[1])
     nodes, node_starts, edge_starts, edges = _build(
         neighbors, pivots, np.array(context.hops, np.int64), context.u, context.include_pivot,
-        _positions(len(neighbors)),
+        own_array("positions", len(neighbors), np.int64, 0),
     )  # fmt: skip
     return Subgraphs(pivots, nodes, node_starts, edge_starts, edges, n_links=context.hops[0])
-
-
-_own = threading.local()
-
-
-def _positions(n_items: int) -> NDArray[np.int64]:
-    """An array for `_build`, this thread's own: making one anew takes longer than building."""
-    found: NDArray[np.int64] | None = getattr(_own, "positions", None)
-    if found is None or len(found) < n_items:
-        found = _own.positions = np.zeros(n_items, np.int64)
-    return found
 
 
 @compiled

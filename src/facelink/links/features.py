@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from facelink.compiled import blocks, compiled, in_threads
+from facelink.compiled import blocks, compiled, in_threads, own_array
 from facelink.embeddings import UnitRows
 from facelink.neighbors import KnnGraph
 from facelink.neighbors.order import near_one_another
-from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
@@ -162,7 +161,7 @@ class LinkFeatures:
         _features(
             pivots, self.indices, self.similarity, self.deviations, self.root,
             self.density, self.back, self.about_items, self.strangers, self.collection,
-            np.array(DEPTHS), out,
+            np.array(DEPTHS), own_array("places", len(self.indices), np.int16, -1), out,
         )  # fmt: skip
         return out.reshape(-1, len(NAMES))
 
@@ -191,20 +190,19 @@ def _against_background(
 @compiled
 def _features(
     pivots, indices, similarity, deviations, root, density, listed_at, about_items,
-    strangers, collection, depths, out,
+    strangers, collection, depths, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
     n_depths = len(depths)
     last = k - 1
-    places, taken = empty_places(k)  # of items among the pivot's neighbours
     common = np.empty(n_depths + 1, np.int64)  # beyond the depth before, within this one
     depth_of = np.searchsorted(depths, np.arange(k) + 1)  # the least depth with this rank
     for p in range(len(pivots)):
         i = pivots[p]
-        mine = indices[i]
-        set_places(mine, places, taken)
         for r in range(k):
-            j = mine[r]
+            place[indices[i, r]] = r
+        for r in range(k):
+            j = indices[i, r]
             common[:] = 0
             back = listed_at[i, r]  # the rank of the pivot among the neighbour's
             shared, overlap = 0.0, 0.0
@@ -212,7 +210,7 @@ def _features(
             to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = 0.0, 0.0, 0.0, 0.0
             known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
             for s in range(k):
-                at = place_of(indices[j, s], mine, places)
+                at = place[indices[j, s]]
                 if at < 0:
                     continue
                 common[depth_of[max(at, s)]] += 1
@@ -267,7 +265,8 @@ def _features(
                 f[20 + 2 * a] = about_items[i, a]
                 f[21 + 2 * a] = about_items[j, a]
             f[26] = collection
-        clear_places(places, taken)
+        for r in range(k):
+            place[indices[i, r]] = -1
 
 
 @compiled

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.compiled import blocks, compiled, in_threads
+from facelink.compiled import blocks, compiled, in_threads, own_array
 from facelink.links.features import BLOCK_ROWS, LinkFeatures
-from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
@@ -105,7 +104,8 @@ class Surroundings:
         _features(
             pivots, asked, context.indices, context.back, self.likelihood, self.joined,
             self.others, self.similarity, self.likeliest, self.usual, context.similarity,
-            context.deviations, context.about_items, context.strangers, context.collection, out,
+            context.deviations, context.about_items, context.strangers, context.collection,
+            own_array("places", len(self.joined), np.int16, -1), out,
         )  # fmt: skip
         return asked, out
 
@@ -133,19 +133,18 @@ def _around_items(
 @compiled
 def _features(
     pivots, asked, indices, back, likelihood, joined, others, to_others, likeliest, usual,
-    similarity, deviations, about_items, strangers, collection, out,
+    similarity, deviations, about_items, strangers, collection, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
-    places, taken = empty_places(k)  # of items among the pivot's neighbours
     row = 0
     for pivot in range(len(pivots)):
         i = pivots[pivot]
-        neighbors = indices[i]
-        set_places(neighbors, places, taken)
+        for r in range(k):
+            place[indices[i, r]] = r
         for r in range(k):
             if not asked[pivot, r]:
                 continue
-            j = neighbors[r]
+            j = indices[i, r]
             p, t = joined[i, r], similarity[i, r]
             known = p if back[i, r] < k else 0.0  # the neighbour may not list the pivot
             mine, yours = max(others[i] - p, 0.0), max(others[j] - known, 0.0)
@@ -153,7 +152,7 @@ def _features(
             listed, listed_back = 0.0, 0.0  # of my others by you, of yours by me
             to_mine, to_yours = 0.0, 0.0
             for s in range(k):
-                at = place_of(indices[j, s], neighbors, places)
+                at = place[indices[j, s]]
                 if at < 0:
                     continue
                 a, b = joined[i, at], joined[j, s]
@@ -193,7 +192,8 @@ def _features(
                 f[25 + 2 * a] = about_items[i, a]
                 f[26 + 2 * a] = about_items[j, a]
             f[31] = collection
-        clear_places(places, taken)
+        for r in range(k):
+            place[indices[i, r]] = -1
 
 
 @compiled

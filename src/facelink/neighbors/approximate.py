@@ -26,7 +26,6 @@ from scipy.special import ndtri
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.neighbors.order import near_one_another
-from facelink.neighbors.places import clear_places, empty_places, place_of, set_places
 from facelink.progress import Progress, silent
 from facelink.runs import Run
 
@@ -374,15 +373,10 @@ def _hear_of(mine, indices, similarities, level, starts, naming):
 def _put_in(scores, mine, pool, indices, similarities):
     """Put those of the pool who are nearer than the farthest into each item's list, sorted."""
     k = indices.shape[1]
-    places, taken = empty_places(k)
     for q in range(len(mine)):
-        before = indices[q].copy()
-        set_places(before, places, taken)
         for p in range(len(pool)):
             score = scores[q, p]
-            if score <= similarities[q, k - 1] or pool[p] == mine[q]:
-                continue
-            if place_of(pool[p], before, places) >= 0:
+            if score <= similarities[q, k - 1] or pool[p] == mine[q] or pool[p] in indices[q]:
                 continue
             at = k - 1
             while at > 0 and similarities[q, at - 1] < score:
@@ -391,7 +385,6 @@ def _put_in(scores, mine, pool, indices, similarities):
                 at -= 1
             similarities[q, at] = min(np.float32(1), score)
             indices[q, at] = pool[p]
-        clear_places(places, taken)
 
 
 @compiled
