@@ -39,11 +39,10 @@ def main() -> None:
         x = np.load(options.folder / f"{collection}.npz", allow_pickle=False)["x"]
         graph = facelink.knn_graph(x, 80)
         pairs = facelink.score_links(x, graph, "universal").pairs()
-        find_modules(pairs.at_least(0.99).matrix() + pairs.at_least(0.99).matrix().T)  # compile
+        find_modules(pairs.at_least(0.99).both_ways())  # compile
         for threshold in (0.3, 0.5, 0.7, 0.9):
             kept = pairs.at_least(threshold)
-            matrix = kept.matrix().astype(np.float64)
-            links = (matrix + matrix.T).tocsr()
+            links = kept.both_ways()
             began = time.perf_counter()
             _, bits = find_modules(links)
             seconds = time.perf_counter() - began

@@ -8,7 +8,6 @@ similarities of the neighbours to each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from scipy.special import ndtri
 from facelink.compiled import blocks, compiled, in_threads, own_array
 from facelink.embeddings import UnitRows
 from facelink.neighbors import KnnGraph
-from facelink.neighbors.order import near_one_another
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
@@ -118,6 +116,7 @@ class LinkFeatures:
     ) -> None:
         n_items, k = graph.indices.shape
         self.indices = graph.indices
+        self.order = graph.order
         self.background = background
         center, spread = background.center, background.spread
         self.similarity = scratch_array((n_items, k))  # 0: like strangers, 1: identical
@@ -128,7 +127,7 @@ class LinkFeatures:
 
         def prepare(block: slice) -> None:
             _against_background(
-                block.start, block.stop, self.indices, graph.similarities, center, spread,
+                self.order[block], self.indices, graph.similarities, center, spread,
                 self.similarity, self.deviations, self.root, self.density,
             )  # fmt: skip
 
@@ -149,11 +148,6 @@ class LinkFeatures:
         self.strangers = -ndtri(share).astype(np.float32)  # (k,)
         self.collection = np.float32(typical / (1 - self.background.typical_center))
 
-    @cached_property
-    def order(self) -> NDArray[np.int64]:
-        """All items, each after a neighbour: what one needs is in the cache for the next."""
-        return near_one_another(self.indices)
-
     def of(self, pivots: NDArray[np.integer]) -> Floats:
         """The features of the links of some pivots: (pivots · k, features)."""
         k = self.indices.shape[1]
@@ -168,10 +162,10 @@ class LinkFeatures:
 
 @compiled
 def _against_background(
-    start, stop, indices, similarities, center, spread, similarity, deviations, root, density
+    items, indices, similarities, center, spread, similarity, deviations, root, density
 ):
     k = indices.shape[1]
-    for i in range(start, stop):
+    for i in items:
         total = np.float32(0)
         for r in range(k):
             j = indices[i, r]

@@ -20,11 +20,26 @@ class Pairs:
     first: NDArray[np.int32]  # (m,) ascending
     second: NDArray[np.int32]  # (m,) greater than first
     likelihood: NDArray[np.float32]  # (m,)
+    order: NDArray[np.int64] | None = None  # (n,) items near one another, if it is known
 
     def at_least(self, threshold: float) -> Pairs:
         """The pairs from a likelihood on."""
         keep = self.likelihood >= np.float32(threshold)
-        return Pairs(self.n_items, self.first[keep], self.second[keep], self.likelihood[keep])
+        if keep.all():
+            return self
+        first, second, likelihood = self.first[keep], self.second[keep], self.likelihood[keep]
+        return Pairs(self.n_items, first, second, likelihood, self.order)
+
+    def both_ways(self) -> csr_array:
+        """The likelihoods as a symmetric sparse (n, n) matrix."""
+        counts = np.bincount(self.first, minlength=self.n_items)
+        counts += np.bincount(self.second, minlength=self.n_items)
+        numbers = np.int32 if 2 * len(self.first) < 1 << 31 else np.int64
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(numbers)
+        columns = np.empty(starts[-1], numbers)
+        values = np.empty(starts[-1], np.float32)
+        _fill_both(self.first, self.second, self.likelihood, starts[:-1].copy(), columns, values)
+        return csr_array((values, columns, starts), shape=(self.n_items, self.n_items))
 
     def matrix(self) -> csr_array:
         """The likelihoods as a sparse (n, n) matrix, each pair once, above the diagonal."""
@@ -42,15 +57,25 @@ def join_directions(
     """
     n_items = graph.n_items
     counts = np.zeros(n_items + 1, np.int64)
-    _count_pairs(graph.indices, graph.back, values, np.float32(threshold), counts)
+    seen = graph.order, graph.indices, graph.back, values, np.float32(threshold)
+    _count_pairs(*seen, counts)
     starts = np.cumsum(counts)
     first = np.repeat(np.arange(n_items, dtype=np.int32), counts[1:])
     second = np.empty(starts[-1], np.int32)
     joined = np.empty(starts[-1], np.float32)
-    _list_pairs(graph.indices, graph.back, values, np.float32(threshold), starts, second, joined)
+    _list_pairs(*seen, starts, second, joined)
     rows = csr_array((joined, second, starts), shape=(n_items, n_items))
     rows.sort_indices()
-    return Pairs(n_items, first, rows.indices.astype(np.int32, copy=False), rows.data)
+    second = rows.indices.astype(np.int32, copy=False)
+    return Pairs(n_items, first, second, rows.data, graph.order)
+
+
+@compiled
+def _fill_both(first, second, likelihood, filled, columns, values):
+    for pair in range(len(first)):
+        for here, there in ((first[pair], second[pair]), (second[pair], first[pair])):
+            columns[filled[here]], values[filled[here]] = there, likelihood[pair]
+            filled[here] += 1
 
 
 @compiled
@@ -64,22 +89,20 @@ def joined_value(neighbors, back, values, i, place):
 
 
 @compiled
-def _count_pairs(neighbors, back, values, threshold, counts):
+def _count_pairs(order, neighbors, back, values, threshold, counts):
     """Add to ``counts[i + 1]`` the pairs whose lesser item is i."""
-    n_items, k = values.shape
-    for i in range(n_items):
-        for place in range(k):
+    for i in order:
+        for place in range(values.shape[1]):
             value, mine = joined_value(neighbors, back, values, i, place)
             if mine and value >= threshold:
                 counts[min(i, neighbors[i, place]) + 1] += 1
 
 
 @compiled
-def _list_pairs(neighbors, back, values, threshold, starts, second, joined):
-    n_items, k = values.shape
+def _list_pairs(order, neighbors, back, values, threshold, starts, second, joined):
     filled = starts[:-1].copy()
-    for i in range(n_items):
-        for place in range(k):
+    for i in order:
+        for place in range(values.shape[1]):
             value, mine = joined_value(neighbors, back, values, i, place)
             if mine and value >= threshold:
                 j = neighbors[i, place]

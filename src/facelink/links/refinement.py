@@ -84,7 +84,7 @@ class Surroundings:
 
         def prepare(block: slice) -> None:
             _around_items(
-                block.start, block.stop, features.indices, features.back, likelihood,
+                features.order[block], features.indices, features.back, likelihood,
                 features.similarity, self.joined, self.others, self.similarity, self.likeliest,
             )  # fmt: skip
 
@@ -112,10 +112,10 @@ class Surroundings:
 
 @compiled
 def _around_items(
-    start, stop, indices, back, likelihood, similarity, joined, others, to_others, likeliest
+    items, indices, back, likelihood, similarity, joined, others, to_others, likeliest
 ):
     k = indices.shape[1]
-    for i in range(start, stop):
+    for i in items:
         count, total, most = 0.0, 0.0, np.float32(0)
         for r in range(k):
             p = likelihood[i, r]

@@ -30,6 +30,7 @@ from facelink.merging.components import check_share
 
 ROUNDS = 10  # at most
 ENOUGH = 1e-5  # stop when a round shortens L by less than this share
+LARGE, WINDOW = 65_536, 4096  # nodes, from which on the next are tried among so many
 
 
 def merge_map_equation(pairs: Pairs, *, threshold: float = 0.6, seed: int = 0) -> NDArray[np.int64]:
@@ -49,29 +50,40 @@ def merge_map_equation(pairs: Pairs, *, threshold: float = 0.6, seed: int = 0) -
     (n,) int array of labels
     """
     check_share("threshold", threshold)
-    links = pairs.at_least(threshold).matrix().astype(np.float64)
-    return find_modules(links + links.T, seed=seed)[0]
+    kept = pairs.at_least(threshold)
+    return find_modules(kept.both_ways(), order=kept.order, seed=seed)[0]
 
 
-def find_modules(links: csr_array, *, seed: int = 0) -> tuple[NDArray[np.int64], float]:
-    """Modules of a symmetric graph and their code length in bits per step."""
+def find_modules(
+    links: csr_array, *, order: NDArray[np.int64] | None = None, seed: int = 0
+) -> tuple[NDArray[np.int64], float]:
+    """Modules of a symmetric graph and their code length in bits per step.
+
+    ``order`` is one in which linked nodes are near one another: in a large graph they are
+    tried about in this order, so that what is looked at is in the cache.
+    """
     n_nodes = links.shape[0]
-    total = links.sum()
+    total = links.data.sum(dtype=np.float64)
     if total == 0:
         return np.arange(n_nodes), 0.0
-    flow = (links / total).tocsr()
-    visits = np.asarray(flow.sum(axis=1)).ravel()
+    # Float32 for the links, of which there may be a hundred million; sums are in float64.
+    flow = csr_array(
+        (links.data * np.float32(1 / total), links.indices, links.indptr), shape=links.shape
+    )
+    visits = _sum_rows(flow.indptr, flow.data)
     rng = np.random.default_rng(seed)
+    if n_nodes <= LARGE:
+        order = None
 
-    modules = _grow(flow, visits, np.arange(n_nodes), rng)
+    modules = _grow(flow, visits, np.arange(n_nodes), rng, order)
     length = code_length(flow, visits, modules)
     for _ in range(ROUNDS):
         before = length
         for single in (True, False):  # nodes, then the parts of the modules as they are now
             if single:
-                tuned = _grow(flow, visits, modules, rng)
+                tuned = _grow(flow, visits, modules, rng, order)
             else:
-                parts = _parts(flow, visits, modules, rng)
+                parts = _parts(flow, modules, rng, order)
                 tuned = _regroup(flow, visits, parts, modules, rng)
             tuned_length = code_length(flow, visits, tuned)
             if tuned_length < length:
@@ -104,9 +116,10 @@ def _grow(
     visits: NDArray[np.float64],
     modules: NDArray[np.int64],
     rng: np.random.Generator,
+    order: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Move nodes, then the modules found as wholes, and so on until nothing moves."""
-    modules = _move(flow, visits, modules, rng)
+    modules = _move(flow, visits, modules, rng, order)
     while True:
         grouped, group_visits = _aggregate(flow, visits, modules)
         joined = _move(grouped, group_visits, np.arange(len(group_visits)), rng)
@@ -132,17 +145,15 @@ def _regroup(
 
 def _parts(
     flow: csr_array,
-    visits: NDArray[np.float64],
     modules: NDArray[np.int64],
     rng: np.random.Generator,
+    order: NDArray[np.int64] | None,
 ) -> NDArray[np.int64]:
     """The modules of the graph without the links between modules."""
-    ends = flow.tocoo()
-    inside = modules[ends.row] == modules[ends.col]
-    alone = coo_array(
-        (ends.data[inside], (ends.row[inside], ends.col[inside])), shape=flow.shape
-    ).tocsr()
-    return _grow(alone, np.asarray(alone.sum(axis=1)).ravel(), np.arange(flow.shape[0]), rng)
+    inside = _inside(flow.indptr, flow.indices, flow.data, modules)
+    alone = csr_array(inside, shape=flow.shape)
+    visits = _sum_rows(alone.indptr, alone.data)
+    return _grow(alone, visits, np.arange(flow.shape[0]), rng, order)
 
 
 def _aggregate(
@@ -170,9 +181,13 @@ def _move(
     visits: NDArray[np.float64],
     modules: NDArray[np.int64],
     rng: np.random.Generator,
+    order: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     moved = modules.astype(np.int64)
-    order = rng.permutation(len(visits))
+    if order is None:
+        order = rng.permutation(len(visits))
+    else:  # at random, but not far from where they are
+        order = order[np.argsort(np.arange(len(order)) // WINDOW + rng.random(len(order)))]
     _move_nodes(flow.indptr, flow.indices, flow.data, visits, moved, order)
     return _renumber(moved)
 
@@ -194,11 +209,41 @@ def _exits(starts, columns, flow, modules, n_modules):
 
 
 @compiled
+def _sum_rows(starts, flow):
+    sums = np.zeros(len(starts) - 1)
+    for i in range(len(sums)):
+        for e in range(starts[i], starts[i + 1]):
+            sums[i] += flow[e]
+    return sums
+
+
+@compiled
+def _inside(starts, columns, flow, modules):
+    """The links inside modules: flow, columns and starts of rows."""
+    rows = np.zeros_like(starts)
+    for i in range(len(starts) - 1):
+        rows[i + 1] = rows[i]
+        for e in range(starts[i], starts[i + 1]):
+            rows[i + 1] += modules[columns[e]] == modules[i]
+    kept_columns, kept = np.empty(rows[-1], columns.dtype), np.empty(rows[-1], flow.dtype)
+    count = 0
+    for i in range(len(starts) - 1):
+        for e in range(starts[i], starts[i + 1]):
+            if modules[columns[e]] == modules[i]:
+                kept_columns[count], kept[count] = columns[e], flow[e]
+                count += 1
+    return kept, kept_columns, rows
+
+
+@compiled
 def _between(starts, columns, flow, modules):
     """The links between modules: the module at either end, and the flow."""
-    first = np.empty(len(columns), np.int32)
-    second = np.empty(len(columns), np.int32)
-    along = np.empty(len(columns))
+    count = 0
+    for i in range(len(starts) - 1):
+        for e in range(starts[i], starts[i + 1]):
+            count += modules[columns[e]] != modules[i]
+    first, second = np.empty(count, np.int32), np.empty(count, np.int32)
+    along = np.empty(count)
     count = 0
     for i in range(len(starts) - 1):
         for e in range(starts[i], starts[i + 1]):
@@ -206,7 +251,7 @@ def _between(starts, columns, flow, modules):
                 first[count], second[count] = modules[i], modules[columns[e]]
                 along[count] = flow[e]
                 count += 1
-    return first[:count], second[:count], along[:count]
+    return first, second, along
 
 
 @compiled

@@ -13,6 +13,7 @@ from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.neighbors import approximate, exact
 from facelink.neighbors.copies import find_distinct, list_copies
+from facelink.neighbors.order import near_one_another
 from facelink.progress import Progress, silent
 from facelink.runs import Run
 from facelink.scratch import scratch_array
@@ -80,8 +81,13 @@ class KnnGraph:
     def back(self) -> NDArray[np.int16]:
         """(n, k) the place of item i among its neighbour's neighbours; k if it is not there."""
         back = scratch_array(self.indices.shape, np.int16)
-        over_rows(partial(_find_back, self.indices, back), self.n_items)
+        over_rows(partial(_find_back, self.indices, self.order, back), self.n_items)
         return back
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """(n,) all items, each after a neighbour: what one needs is in the cache for the next."""
+        return near_one_another(self.indices)
 
     def narrowed(self, k: int) -> KnnGraph:
         """The graph of the k nearest neighbours; itself, if it has no more."""
@@ -221,9 +227,9 @@ def check_search(neighbors: str) -> None:
 
 
 @compiled
-def _find_back(indices, back, start, stop):
+def _find_back(indices, order, back, start, stop):
     k = indices.shape[1]
-    for i in range(start, stop):
+    for i in order[start:stop]:
         for place in range(k):
             others = indices[indices[i, place]]
             back[i, place] = k
