@@ -189,6 +189,8 @@ def _features(
     k = indices.shape[1]
     n_depths = len(depths)
     last = k - 1
+    zero = np.float32(0)
+    of_pivot, of_neighbor = np.empty(k + 1, np.int64), np.empty(k + 1, np.int64)
     common = np.empty(n_depths + 1, np.int64)  # beyond the depth before, within this one
     depth_of = np.searchsorted(depths, np.arange(k) + 1)  # the least depth with this rank
     for p in range(len(pivots)):
@@ -197,32 +199,36 @@ def _features(
             place[indices[i, r]] = r
         for r in range(k):
             j = indices[i, r]
-            common[:] = 0
             back = listed_at[i, r]  # the rank of the pivot among the neighbour's
-            shared, overlap = 0.0, 0.0
-            # Sums of similarities over the first 5 and 10 of one, and how many are known.
-            to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = 0.0, 0.0, 0.0, 0.0
-            known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
+            # Whom both list, first: a loop without branches, and short ones after it.
+            n_common = 0
             for s in range(k):
                 at = place[indices[j, s]]
-                if at < 0:
-                    continue
+                of_pivot[n_common], of_neighbor[n_common] = at, s
+                n_common += at >= 0
+            common[:] = 0
+            shared, overlap = zero, zero
+            # Sums of similarities over the first 5 and 10 of one, and how many are known.
+            to_pivots_5, to_pivots_10, to_neighbors_5, to_neighbors_10 = zero, zero, zero, zero
+            known_5, known_10, known_back_5, known_back_10 = 0, 0, 0, 0
+            for c in range(n_common):
+                at, s = of_pivot[c], of_neighbor[c]
                 common[depth_of[max(at, s)]] += 1
                 here, there = root[i, at], root[j, s]
                 shared += here * here + there * there
                 overlap += here * there
-                if at < 10:
-                    to_pivots_10 += similarity[j, s]
-                    known_10 += 1
-                    if at < 5:
-                        to_pivots_5 += similarity[j, s]
-                        known_5 += 1
+                to_pivots_10 += similarity[j, s] if at < 10 else zero
+                known_10 += at < 10
+                to_pivots_5 += similarity[j, s] if at < 5 else zero
+                known_5 += at < 5
+            for c in range(min(n_common, 10)):
+                at, s = of_pivot[c], of_neighbor[c]
                 if s < 10:
                     to_neighbors_10 += similarity[i, at]
                     known_back_10 += 1
-                    if s < 5:
-                        to_neighbors_5 += similarity[i, at]
-                        known_back_5 += 1
+                if s < 5:
+                    to_neighbors_5 += similarity[i, at]
+                    known_back_5 += 1
             t = similarity[i, r]
             f = out[p, r]
             f[0] = t

@@ -136,6 +136,9 @@ def _features(
     similarity, deviations, about_items, strangers, collection, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
+    # Whom both list: their places among the neighbours of either.
+    of_pivot, of_neighbor = np.empty(k + 1, np.int64), np.empty(k + 1, np.int64)
+    zero = np.float32(0)
     row = 0
     for pivot in range(len(pivots)):
         i = pivots[pivot]
@@ -148,13 +151,16 @@ def _features(
             p, t = joined[i, r], similarity[i, r]
             known = p if back[i, r] < k else 0.0  # the neighbour may not list the pivot
             mine, yours = max(others[i] - p, 0.0), max(others[j] - known, 0.0)
-            agreed, best, second = 0.0, 0.0, 0.0
-            listed, listed_back = 0.0, 0.0  # of my others by you, of yours by me
-            to_mine, to_yours = 0.0, 0.0
+            agreed, best, second = zero, zero, zero
+            listed, listed_back = zero, zero  # of my others by you, of yours by me
+            to_mine, to_yours = zero, zero
+            n_common = 0
             for s in range(k):
                 at = place[indices[j, s]]
-                if at < 0:
-                    continue
+                of_pivot[n_common], of_neighbor[n_common] = at, s
+                n_common += at >= 0
+            for c in range(n_common):
+                at, s = of_pivot[c], of_neighbor[c]
                 a, b = joined[i, at], joined[j, s]
                 agreed += a * b
                 listed += a
@@ -162,10 +168,8 @@ def _features(
                 to_mine += a * similarity[j, s]
                 to_yours += b * similarity[i, at]
                 path = min(a, b)
-                if path > best:
-                    best, second = path, best
-                elif path > second:
-                    second = path
+                second = max(second, min(best, path))
+                best = max(best, path)
             far, far_back = similarity[j, k - 1], similarity[i, k - 1]
             missing, missing_back = max(mine - listed, 0.0), max(yours - listed_back, 0.0)
             # As if there were one other more, as similar as usual.
