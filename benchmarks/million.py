@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import queue
 import resource
 import shutil
 import sys
@@ -183,10 +184,11 @@ def alone(work: Callable[..., dict[str, Any]], *arguments: Any, patience: float 
     while process.is_alive() and answers.empty() and (patience is None or waited < patience):
         time.sleep(0.5)
         waited += 0.5
-    if answers.empty() and process.is_alive():
+    try:
+        found: dict[str, Any] = answers.get(timeout=1)
+    except queue.Empty:  # it takes too long, or failed and has said why
         process.kill()
-        return {"seconds": None, "gave up after": patience}
-    found: dict[str, Any] = answers.get(timeout=10)
+        found = {"seconds": None, "gave up after": round(waited)}
     process.join()
     return found
 
