@@ -278,3 +278,75 @@ def test_ctrl_c_in_training_keeps_the_checkpoint_and_goes_on(tmp_path):
     again = interrupt(arguments, "epoch 5:")
     assert "Going on from" in again.stderr
     assert "epoch 1:" not in again.stderr
+
+
+def test_parts_in_several_files_and_parquet_both_ways(some, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    x = np.load(some)
+    np.save(tmp_path / "a.npy", x[:150])
+    rows = pyarrow.array(list(x[150:].astype(np.float32)))
+    parquet.write_table(
+        pyarrow.table({"embedding": rows}), tmp_path / "b.parquet", row_group_size=70
+    )
+    assert run("cluster", some, "-o", tmp_path / "one").exit_code == 0
+    result = run(
+        "cluster", tmp_path / "a.npy", tmp_path / "b.parquet", "-o", tmp_path / "two", "--parquet"
+    )
+    assert result.exit_code == 0, result.output
+    labels = np.load(tmp_path / "one" / "labels.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "two" / "labels.npy"), labels)
+    table = parquet.read_table(tmp_path / "two" / "clusters.parquet")
+    assert table.column_names == ["item", "cluster", "confidence"]
+    np.testing.assert_array_equal(table["cluster"].to_numpy(), labels)
+    lines = (tmp_path / "two" / "clusters.csv").read_text().splitlines()
+    assert lines[0] == "item,cluster,confidence"
+    written = np.array([line.split(",") for line in lines[1:]], float)
+    np.testing.assert_allclose(written[:, 2], table["confidence"].to_numpy(), atol=5.1e-5)
+    refused(run("cluster", some, "-o", tmp_path / "two"), "already holds a result")
+
+
+def test_work_is_kept_until_the_result_is_written(some, tmp_path, monkeypatch):
+    from facelink.data import results
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device", str(tmp_path / "people"))
+
+    monkeypatch.setattr(results, "write_result", fail)
+    arguments = ("cluster", some, "-o", tmp_path / "people", "--run", tmp_path / "run")
+    refused(run(*arguments), "No space left on device")
+    assert (tmp_path / "run" / "manifest.json").exists()
+    monkeypatch.undo()
+    refused(run(*arguments, "--preset", "purity"), "preset was 'balanced' and is now 'purity'")
+    # A result that was being written is ours to finish.
+    (tmp_path / "people").mkdir()
+    (tmp_path / "people" / "labels.npy").write_bytes(b"the beginning")
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "about" in result.stderr
+    assert "where work was begun" in result.stderr
+    assert not (tmp_path / "run").exists()
+    assert len(np.load(tmp_path / "people" / "labels.npy")) == 400
+
+
+def test_large_collections_have_a_run_of_their_own(some, tmp_path, monkeypatch):
+    monkeypatch.setattr("facelink.neighbors.EXACT_UP_TO", 300)
+    result = run("cluster", some, "-o", tmp_path / "people")
+    assert result.exit_code == 0, result.output
+    assert "400 items of 128 dimensions: about 0.3 GiB of memory" in result.stderr
+    assert "of those that matter were found" in result.output
+    summary = json.loads((tmp_path / "people" / "summary.json").read_text())
+    assert 0.9 < summary["recall"] <= 1
+    assert not (tmp_path / "people" / "run").exists()
+
+
+def test_an_interrupted_run_says_how_to_go_on(some, tmp_path, monkeypatch):
+    import facelink
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(facelink, "cluster", interrupt)
+    result = run("cluster", some, "-o", tmp_path / "people", "--run", tmp_path / "run")
+    assert result.exit_code == 130
+    assert "the same command goes on from here" in result.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from facelink import embeddings
-from facelink.embeddings import UnitRows, as_embeddings
+from facelink.embeddings import Parts, UnitRows, as_embeddings
 from facelink.errors import FacelinkError, InputError
 
 
@@ -77,3 +77,32 @@ def test_input_errors_are_value_errors_too():
     with pytest.raises(ValueError, match="2-d") as caught:
         as_embeddings(np.zeros(3))
     assert isinstance(caught.value, FacelinkError)
+
+
+def test_parts_are_read_like_one_array():
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(n, 4)).astype(kind) for n, kind in ((3, "f2"), (1, "f4"), (5, "f4"))]
+    whole, parts = np.concatenate(arrays), Parts(arrays)
+    assert parts.shape == (9, 4)
+    assert parts.dtype == np.float32
+    for index in (
+        slice(None),
+        slice(2, 7),
+        slice(0, 0),
+        np.array([8, 0, 3, 3]),
+        np.arange(9)[::-1],
+    ):
+        np.testing.assert_array_equal(parts[index], whole[index])
+    np.testing.assert_array_equal(np.asarray(parts), whole)
+    np.testing.assert_array_equal(UnitRows(parts)[:], UnitRows(whole)[:])
+
+
+@pytest.mark.parametrize("in_memory", [1 << 30, 0])
+def test_some_rows_are_taken_in_their_order(in_memory, monkeypatch):
+    monkeypatch.setattr("facelink.embeddings.IN_MEMORY_BYTES", in_memory)
+    rows = UnitRows(np.random.default_rng(0).normal(size=(9, 4)))
+    items = np.array([7, 2, 3])
+    taken = rows.taking(items)
+    assert len(taken) == 3
+    np.testing.assert_array_equal(taken[:], rows[items])
+    np.testing.assert_array_equal(taken.taking(np.array([2, 0]))[np.array([1])], rows[items[:1]])

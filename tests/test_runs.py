@@ -148,6 +148,21 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
+def test_killed_before_there_was_a_manifest_it_begins_anew(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".manifest.json.0123abcd.part").write_text('{"ab')
+    RunFolder(tmp_path, {})
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "manifest.json"}
+
+
+def test_two_do_not_work_in_one_folder(tmp_path, sample):
+    first = RunFolder(tmp_path / "run", {})
+    with pytest.raises(FileError, match=r"Another process is working in .*run"):
+        RunFolder(tmp_path / "run", {})
+    del first
+    RunFolder(tmp_path / "run", {})
+
+
 def test_a_damaged_folder_is_said_to_be(tmp_path, sample):
     x = sample.embeddings[:200]
     facelink.cluster(x, run=tmp_path)

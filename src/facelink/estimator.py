@@ -36,6 +36,8 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
     options : mapping, optional
         Options of the method, for experts: ``{"threshold": 0.6}`` instead of
         the preset's likelihood.
+    neighbors : {"auto", "exact", "approximate"}
+        How neighbours are searched; by size by default.
     device : str, optional
         A device of torch's for a model of the paper's kind, like ``"cuda"``. By
         default the CPU, without torch.
@@ -74,6 +76,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         context: Context | None = None,
         method: str = "map-equation",
         options: Mapping[str, Any] | None = None,
+        neighbors: str = "auto",
         device: str | None = None,
         n_threads: int | None = None,
     ) -> None:
@@ -82,6 +85,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
         self.context = context
         self.method = method
         self.options = options
+        self.neighbors = neighbors
         self.device = device
         self.n_threads = n_threads
 
@@ -108,6 +112,7 @@ class LinkClusterer(ClusterMixin, BaseEstimator):
             context=self.context,
             method=self.method,
             options=self.options,
+            neighbors=self.neighbors,
             device=self.device,
             n_threads=self.n_threads,
         )

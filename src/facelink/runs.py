@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 from weakref import WeakValueDictionary
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -27,6 +32,7 @@ from facelink.progress import Progress, silent
 from facelink.scratch import reserve, scratch_array
 
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 VERSION = 1  # of what the files of a run mean
 SHARD = 1 << 16  # items that are recorded as finished at once
 
@@ -59,25 +65,33 @@ class Run:
     def work(
         self,
         stage: str,
-        n_items: int,
-        work: Callable[[slice], object],
+        order: NDArray[np.integer],
+        work: Callable[[NDArray[np.integer]], object],
         *,
         size: int,
         n_threads: int | None = None,
         progress: Progress = silent,
     ) -> None:
-        """Do what a stage has not finished, on several threads, ``size`` items at a time."""
+        """Do what a stage has not finished, on several threads, ``size`` items at a time.
 
-        def do(block: slice) -> int:
-            work(block)
-            return block.stop
+        A shard is a range of items, so that what is written of it lies together; within it
+        the items are taken in their ``order``.
+        """
+        items, rank = np.sort(order), np.argsort(order)
+        n_items = len(items)
+
+        def do(some: NDArray[np.integer]) -> int:
+            work(some)
+            return len(some)
 
         done = 0
         progress(stage, done, n_items)
         for shard in self.shards(stage, n_items):
-            inside = blocks(shard.stop - shard.start, size)
-            parts = (slice(shard.start + part.start, shard.start + part.stop) for part in inside)
-            for done in in_threads(do, parts, n_threads=n_threads):
+            inside = items[shard][np.argsort(rank[shard])]
+            parts = (inside[block] for block in blocks(len(inside), size))
+            done = shard.start
+            for count in in_threads(do, parts, n_threads=n_threads):
+                done += count
                 progress(stage, done, n_items)
         if done < n_items:  # the last shards were finished before
             progress(stage, n_items, n_items)
@@ -110,12 +124,16 @@ class RunFolder(Run):
         about = json.loads(json.dumps({"version": VERSION, **about}))
         found = read_manifest(self.folder)
         if found is None:
-            if is_there(self.folder) and any(self.folder.iterdir()):
+            if is_there(self.folder) and not all(map(_is_ours, self.folder.iterdir())):
                 raise FileError(
                     f"{self.folder} is to hold the work of this run, but holds other files and no "
                     f"{MANIFEST}. Name a folder that is empty or not there yet."
                 )
             make_folder(self.folder)
+        self.lock = _lock(self.folder)
+        for half_written in self.folder.glob(".*.part"):  # by a process that was killed
+            half_written.unlink()
+        if found is None:
             self.finished: dict[str, list[int]] = {}
             self.about = about
             self._record()
@@ -208,11 +226,34 @@ def remove_run(folder: Path) -> None:
     if read_manifest(folder) is None:
         return
     for path in folder.iterdir():
-        if path.suffix in (".npy", ".npz", ".part"):
+        if path.suffix in (".npy", ".npz") or _is_ours(path):
             path.unlink()
     (folder / MANIFEST).unlink()
     with suppress(OSError):  # somebody put something else there
         folder.rmdir()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is left of a run that was killed before it had a manifest."""
+    return path.name == LOCK or (path.name.startswith(".") and path.suffix == ".part")
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Keep others from working in the folder as long as this process lives and holds the file."""
+    try:
+        file = open(folder / LOCK, "wb")  # noqa: SIM115
+    except OSError as error:
+        raise FileError(f"Cannot write to {folder}: {error.strerror}.") from None
+    if fcntl is None:
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise FileError(
+            f"Another process is working in {folder}. Wait for it, or name another folder."
+        ) from None
+    return file
 
 
 def _save(file: IO[bytes], arrays: Arrays) -> None:

@@ -150,12 +150,11 @@ class GcnScorer:
             order = order[np.isin(order, pivots)]
         _ = self.per_item  # before the threads need it
 
-        def score_block(block: slice) -> None:
-            batch = order[block]
+        def score_batch(batch: NDArray[np.integer]) -> None:
             likelihood[batch] = self.score(build_subgraphs(self.neighbors, batch, self.context))
 
         run.work(
-            "links", len(order), score_block, size=PIVOTS, n_threads=self.n_threads,
+            "links", order, score_batch, size=PIVOTS, n_threads=self.n_threads,
             progress=progress,
         )  # fmt: skip
         return likelihood

@@ -95,13 +95,12 @@ class TorchScorer:
         order = near_one_another(self.neighbors)
         one_at_a_time = threading.Lock()  # on the device; subgraphs are built meanwhile
 
-        def score_block(block: slice) -> None:
-            batch = order[block]
+        def score_batch(batch: NDArray[np.integer]) -> None:
             subgraphs = build_subgraphs(self.neighbors, batch, self.context)
             with one_at_a_time:
                 likelihood[batch] = self.score(subgraphs)
 
-        run.work("links", len(order), score_block, size=PIVOTS, n_threads=2, progress=progress)
+        run.work("links", order, score_batch, size=PIVOTS, n_threads=2, progress=progress)
         return likelihood
 
     @torch.no_grad()

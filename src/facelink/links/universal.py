@@ -96,11 +96,9 @@ def look(
     Read from its context or, if what was thought ``before`` (n, k) is given, that corrected by
     what it says of the links around.
     """
-    order = features.order
     around = None if before is None else Surroundings(features, before, n_threads=n_threads)
 
-    def score(block: slice) -> None:
-        pivots = order[block]
+    def score(pivots: NDArray[np.integer]) -> None:
         if around is None:
             likelihood = network.probabilities(features.of(pivots)).reshape(len(pivots), -1)
             # Whoever is no nearer than a stranger is no neighbour: all may be equally far.
@@ -112,4 +110,4 @@ def look(
         out[pivots] = likelihood
 
     run = run or Run()
-    run.work(stage, len(order), score, size=PIVOTS, n_threads=n_threads, progress=progress)
+    run.work(stage, features.order, score, size=PIVOTS, n_threads=n_threads, progress=progress)

@@ -98,12 +98,10 @@ def _nearest_centers(
         scores = rows[items[block]] @ centers.T
         if count == 1:
             return block, scores.argmax(axis=1)[:, None]
-        if count < scores.shape[1]:
-            near = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-        else:
-            near = np.tile(np.arange(count), (len(scores), 1))
-        order = np.argsort(-np.take_along_axis(scores, near, axis=1), axis=1, kind="stable")
-        return block, np.take_along_axis(near, order, axis=1)
+        kept = Kept.room_for(len(scores), count)
+        nobody = np.full(len(scores), -1)  # is a centre
+        kept.add(scores, np.arange(len(scores)), np.arange(scores.shape[1]), nobody)
+        return block, kept.sorted()[0]
 
     return in_threads(work, blocks(len(items), BLOCK), n_threads=n_threads)
 
@@ -201,22 +199,22 @@ def nearest(
         similarities = run.array(f"{stage}, similarities", (n_items, k), np.float32)
         return run.array(stage, (n_items, k), np.int32), similarities
 
-    def searched(block: slice) -> None:
-        mine = cells.members[block]
+    def search(mine: NDArray[np.integer]) -> None:
         indices[mine], similarities[mine] = _search(rows, cells, mine, probes, k)
 
-    working = partial(run.work, n_items=n_items, n_threads=n_threads, progress=progress)
+    working = partial(run.work, n_threads=n_threads, progress=progress)
     indices, similarities = arrays("neighbours")
     # The more items look into a cell at once, the less often its rows are fetched.
     size = min(max(n_items // PARTS, BLOCK), SEARCHED)
-    working("neighbours", work=searched, size=size)
+    working("neighbours", cells.members, search, size=size)
     for asking in range(ASKING):
         if exact.recall(indices, CHOOSING) >= WANTED:
             break
         stage = "neighbours of neighbours" + (f", {asking + 1}" if asking else "")
         known = Acquaintance(indices, similarities, float(exact.level))
         indices, similarities = arrays(stage)
-        working(stage, work=partial(known.improve, rows, indices, similarities), size=TOGETHER)
+        improve = partial(known.improve, rows, indices, similarities)
+        working(stage, known.order, improve, size=TOGETHER)
     return indices, similarities, exact.recall(indices, JUDGING)
 
 
@@ -244,10 +242,13 @@ class Acquaintance:
         _list_naming(firsts, named, self.starts[:-1].copy(), self.naming)
 
     def improve(
-        self, rows: UnitRows, indices: NDArray[np.int32], similarities: Floats, block: slice
+        self,
+        rows: UnitRows,
+        indices: NDArray[np.int32],
+        similarities: Floats,
+        mine: NDArray[np.integer],
     ) -> None:
-        """Write the neighbours of a block, with who is nearer among whom they hear of."""
-        mine = self.order[block]
+        """Write the neighbours of some items, with who is nearer among whom they hear of."""
         pool = np.unique(
             _hear_of(mine, self.indices, self.similarities, self.level, self.starts, self.naming)
         )
@@ -260,7 +261,7 @@ class Acquaintance:
 def _search(
     rows: UnitRows,
     cells: Cells,
-    mine: NDArray[np.int32],
+    mine: NDArray[np.integer],
     probes: int,
     k: int,
 ) -> tuple[NDArray[np.int64], Floats]:
