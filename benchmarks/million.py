@@ -238,7 +238,9 @@ def main() -> None:
         print(f"{name}: {seconds and round(seconds, 1)} s", file=sys.stderr, flush=True)
 
     measure("HNSW", faiss_hnsw, small[0])
-    measure("facelink, small", cluster, *small, options.model)
+    run = work / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    measure("facelink, small", cluster, *small, options.model, run=run)
     measure("exact search", faiss_exact, small[0])
     measure("EVoC, small", evoc, *small)
     measure("EVoC, 512-d", evoc, *wide)
@@ -247,7 +249,6 @@ def main() -> None:
             neighbors="approximate")  # fmt: skip
     measure("people, exact", cluster, *large, options.model, sample=options.small,
             neighbors="exact")  # fmt: skip
-    run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
     measure("facelink", cluster, *large, options.model, run=run)
     shutil.rmtree(run, ignore_errors=True)

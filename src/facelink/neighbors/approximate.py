@@ -35,9 +35,9 @@ CELLS = 3.0  # times the root of the number of items
 SAMPLED = 32  # items per cell that centres are found from
 ROUNDS = 5  # of k-means
 ASKED = 1024  # items whose exact neighbours are looked for
-FEWEST, MOST = 4, 24  # cells that each item looks into
+FEWEST, MOST = 12, 24  # cells that each item looks into
 BEGUN, WANTED = 0.93, 0.99  # of the neighbours that matter, to be found in cells and in the end
-ASKING = 4  # times that neighbours are asked, at most
+ASKING = 4  # times that neighbours are asked, at most; once always
 BLOCK = 2048  # items that are compared with all centres at once
 SEARCHED, PARTS = 32_768, 16  # items searched for at once at most; blocks at least
 TOGETHER = 128  # items that ask their neighbours together
@@ -208,7 +208,7 @@ def nearest(
     size = min(max(n_items // PARTS, BLOCK), SEARCHED)
     working("neighbours", cells.members, search, size=size)
     for asking in range(ASKING):
-        if exact.recall(indices, CHOOSING) >= WANTED:
+        if asking and exact.recall(indices, CHOOSING) >= WANTED:
             break
         stage = "neighbours of neighbours" + (f", {asking + 1}" if asking else "")
         known = Acquaintance(indices, similarities, float(exact.level))
