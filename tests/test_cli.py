@@ -227,8 +227,10 @@ def test_train_refuses_what_it_cannot_use(tmp_path):
     assert not model.exists()
 
 
-def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProcess:
-    """Send Ctrl-C to the command when it has written something to stderr."""
+def interrupt(
+    arguments: list[str], wait_for: str, seconds: float = 0
+) -> subprocess.CompletedProcess:
+    """Send Ctrl-C to the command some time after it has written something to stderr."""
     # Whoever runs these tests in the background ignores Ctrl-C, and so would the command.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = f"{listen}; from facelink.cli import main; main()"
@@ -246,8 +248,7 @@ def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProces
             line = process.stderr.readline()
             assert line, heard
             heard += line
-    else:
-        time.sleep(2.5)
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(arguments, process.returncode, out, heard + err)
@@ -255,12 +256,18 @@ def interrupt(arguments: list[str], wait_for: str) -> subprocess.CompletedProces
 
 def test_ctrl_c_in_the_middle_leaves_nothing_half_written(tmp_path):
     x = np.random.default_rng(0).normal(size=(60_000, 128)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    done = interrupt(["cluster", str(tmp_path / "x.npy"), "-o", str(tmp_path / "out")], "")
-    assert done.returncode == 130, done.stderr
-    assert "interrupted" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
+    for n_items, said, wait_for in (
+        (45_000, "nothing was left", ""),
+        (60_000, "the same command goes on", "on disk"),
+    ):
+        np.save(tmp_path / "x.npy", x[:n_items])
+        arguments = ["cluster", str(tmp_path / "x.npy"), "-o", str(tmp_path / "out")]
+        done = interrupt(arguments, wait_for, seconds=2.5)
+        assert done.returncode == 130, done.stderr
+        assert f"interrupted; {said}" in done.stderr
+        assert "Traceback" not in done.stderr
+        left = list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else []
+        assert [path.name for path in left] == ([] if n_items == 45_000 else ["run"])
 
 
 def test_ctrl_c_in_training_keeps_the_checkpoint_and_goes_on(tmp_path):

@@ -41,7 +41,8 @@ class Commands(click.Group):
             _complain("out of memory. Try fewer items at a time.")
             code = BAD_INPUT
         except (click.Abort, KeyboardInterrupt) as interruption:
-            _complain(str(interruption) or "interrupted; nothing was left half-written.")
+            said = str(interruption.__cause__ or interruption)  # click makes an Abort of Ctrl-C
+            _complain(said or "interrupted; nothing was left half-written.")
             code = INTERRUPTED
         except OSError as error:  # a full disk, a file that has gone: nothing we could foresee
             _complain(f"{error.strerror or error}: {error.filename or 'standard output'}")
