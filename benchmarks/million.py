@@ -21,6 +21,7 @@ million_stages. Needs the extra [bench].
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import queue
 import resource
@@ -254,6 +255,7 @@ def main() -> None:
     shutil.rmtree(run, ignore_errors=True)
     measure("fast_hdbscan, small", fast_hdbscan, *small, patience=PATIENCE)
 
+    (work / "found.json").write_text(json.dumps(found, default=float))  # whatever comes of it
     whole, part = found["facelink"], found["facelink, small"]
     hnsw = found["HNSW"]["seconds"] * options.n / options.small
 

@@ -320,20 +320,26 @@ def test_work_is_kept_until_the_result_is_written(some, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device", str(tmp_path / "people"))
 
     monkeypatch.setattr(results, "write_result", fail)
-    arguments = ("cluster", some, "-o", tmp_path / "people", "--run", tmp_path / "run")
+    monkeypatch.setattr("facelink.neighbors.EXACT_UP_TO", 300)
+    arguments = ("cluster", some, "-o", tmp_path / "people")
     refused(run(*arguments), "No space left on device")
-    assert (tmp_path / "run" / "manifest.json").exists()
+    assert (tmp_path / "people" / "run" / "manifest.json").exists()
     monkeypatch.undo()
+    monkeypatch.setattr("facelink.neighbors.EXACT_UP_TO", 300)
     refused(run(*arguments, "--preset", "purity"), "preset was 'balanced' and is now 'purity'")
     # A result that was being written is ours to finish.
-    (tmp_path / "people").mkdir()
     (tmp_path / "people" / "labels.npy").write_bytes(b"the beginning")
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert "about" in result.stderr
     assert "where work was begun" in result.stderr
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "people" / "run").exists()
     assert len(np.load(tmp_path / "people" / "labels.npy")) == 400
+    # A run elsewhere is no leave to replace what is here.
+    refused(run(*arguments, "--run", tmp_path / "run"), "already holds a result")
+    refused(
+        run("cluster", some, "-o", tmp_path / "a", "--run", tmp_path / "a"), "folder of its own"
+    )
 
 
 def test_large_collections_have_a_run_of_their_own(some, tmp_path, monkeypatch):

@@ -109,7 +109,13 @@ def test_what_is_finished_is_not_done_again(tmp_path, monkeypatch, sample, model
         assert (tmp_path / "run" / "links.npy").stat().st_mtime_ns == before["links.npy"]
     # And once more, when everything is there.
     seen.clear()
-    found = facelink.cluster(x, model=model, run=tmp_path / "run")
+    found = facelink.cluster(
+        x,
+        model=model,
+        run=tmp_path / "run",
+        progress=lambda stage, done, _: seen.append((stage, done)),
+    )
+    assert not [done for stage, done in seen if stage == stop_at and 0 < done < 600]
     np.testing.assert_array_equal(found.labels, wanted.labels)
     np.testing.assert_array_equal(found.confidence, wanted.confidence)
 
@@ -118,9 +124,19 @@ def test_views_can_be_resumed_too(tmp_path, sample):
     x = sample.embeddings[:300].astype(np.float32)
     views = [x[:, ::2], x[:, 1::2]]
     wanted = facelink.cluster(views[0], views=views[1:])
-    for _ in range(2):
-        found = facelink.cluster(views[0], views=views[1:], run=tmp_path / "run")
-        np.testing.assert_array_equal(found.labels, wanted.labels)
+    looks = 0
+
+    def interrupt(stage, done, total):
+        nonlocal looks
+        looks += stage == "links, look 3" and done == total
+        if looks == 2:  # in the second view
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        facelink.cluster(views[0], views=views[1:], run=tmp_path / "run", progress=interrupt)
+    assert "view 0-links, look 3" in read_manifest(tmp_path / "run")["finished"]
+    found = facelink.cluster(views[0], views=views[1:], run=tmp_path / "run")
+    np.testing.assert_array_equal(found.labels, wanted.labels)
 
 
 def test_other_options_or_data_are_refused_by_name(tmp_path, sample):
@@ -136,7 +152,7 @@ def test_other_options_or_data_are_refused_by_name(tmp_path, sample):
         InputError, match=r"holds the work of another run: data was '[0-9a-f]+' and"
     ):
         facelink.cluster(changed, run=tmp_path)
-    with pytest.raises(InputError, match="neighbors was 'exact' and is now 'approximate'"):
+    with pytest.raises(InputError, match="neighbors was 'auto' and is now 'approximate'"):
         facelink.cluster(x, neighbors="approximate", run=tmp_path)
     assert len(facelink.cluster(x, run=tmp_path).labels) == 200  # and is as it was
 
@@ -173,17 +189,47 @@ def test_a_damaged_folder_is_said_to_be(tmp_path, sample):
     with pytest.raises(FileError, match=r"links.npy is not as this run left it"):
         facelink.cluster(x, run=tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(FileError, match=r"manifest.json is damaged. Remove the folder"):
+    with pytest.raises(FileError, match=r"manifest.json is not the manifest of a run, or damaged"):
+        facelink.cluster(x, run=tmp_path)
+    (tmp_path / "manifest.json").write_text('{"name": "a web page", "icons": []}')
+    with pytest.raises(FileError, match=r"Name another folder"):
         facelink.cluster(x, run=tmp_path)
 
 
 def test_removing_takes_away_its_own_files_only(tmp_path, sample):
     facelink.cluster(sample.embeddings[:100], run=tmp_path / "run")
-    (tmp_path / "run" / "letter.txt").write_text("Dear")
+    np.save(tmp_path / "run" / "mine.npy", np.arange(3))
     remove_run(tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["letter.txt"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.npy"]
     remove_run(tmp_path / "run")  # there is none
-    assert (tmp_path / "run" / "letter.txt").exists()
+    assert (tmp_path / "run" / "mine.npy").exists()
+
+
+def test_an_array_that_is_gone_is_not_taken_for_finished(tmp_path, sample):
+    facelink.cluster(sample.embeddings[:200], neighbors="approximate", run=tmp_path)
+    (tmp_path / "neighbours-of-neighbours-similarities.npy").unlink()
+    with pytest.raises(FileError, match="it is not there"):
+        facelink.cluster(sample.embeddings[:200], neighbors="approximate", run=tmp_path)
+
+
+def test_after_an_error_the_same_call_goes_on(tmp_path, sample):
+    def interrupt(stage, done, total):
+        if stage == "links":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as held:  # and with it all that the call held
+        facelink.cluster(sample.embeddings[:200], run=tmp_path, progress=interrupt)
+    facelink.cluster(sample.embeddings[:200], run=tmp_path)
+    assert held is not None
+
+
+def test_options_may_be_of_numpy(tmp_path, sample):
+    x = sample.embeddings[:200].astype(np.float32)
+    options = {"threshold": np.float32(0.5)}
+    for _ in range(2):
+        facelink.cluster(
+            x[:, ::2], views=[x[:, 1::2]], weights=np.ones(2), options=options, run=tmp_path
+        )
 
 
 def test_a_disk_that_is_full_is_said_to_be(tmp_path, monkeypatch, sample):
@@ -268,6 +314,8 @@ def test_the_estimate_of_memory_grows_as_the_stages_do():
     assert 3 << 30 < million < 5 << 30
     assert estimate_memory(2 * 10**6, 256, universal) > 1.7 * million
     assert estimate_memory(10**6, 256, universal, neighbors="exact") >= million
-    # Beyond 2 GiB per array, arrays lie in files.
-    assert estimate_memory(10**8, 256, universal) < 20 << 30
+    assert estimate_memory(10**6, 256, universal, n_views=2) > million + (3 << 30)
+    sizes = np.geomspace(1000, 10**8, 200).astype(int)
+    estimates = [estimate_memory(int(n), 256, universal, neighbors="approximate") for n in sizes]
+    assert (np.diff(estimates) > 0).all()
     assert estimate_memory(10**6, 128, network) > 1 << 30

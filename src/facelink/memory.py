@@ -13,7 +13,8 @@ from facelink.subgraphs import Context
 GIB = 1 << 30
 ITSELF = 300 << 20  # bytes: Python, numpy and compiled code
 PER_ITEM = 150  # bytes: labels, an order, backgrounds and the like
-SEARCHED, SCORED, MERGED = 16, 34, 26  # bytes per item and neighbour while each stage works
+SEARCHED, SCORED, MERGED = 16, 34, 34  # bytes per item and neighbour while each stage works
+SEEN = 16  # the same for each view, to keep its links beside those of the others
 
 
 def estimate_memory(
@@ -22,29 +23,32 @@ def estimate_memory(
     model: Model,
     context: Context | None = None,
     neighbors: str = "auto",
+    n_views: int = 1,
 ) -> int:
     """The most bytes that clustering so many items takes at any time, about.
 
-    Arrays of more than 2 GiB lie in files, of which the system keeps as much in memory as
-    there is room for; they do not count.
+    Embeddings, the graph and the likelihoods lie in files if each takes more than 2 GiB, of
+    which the system keeps as much in memory as there is room for; they do not count then.
     """
     context = (context or model.context).fitted_to(max(n_items - 1, 1))
     links = n_items * context.k
 
     def held(n_bytes: int) -> int:
-        return n_bytes if n_bytes <= IN_MEMORY_BYTES else 0
+        return min(n_bytes, IN_MEMORY_BYTES)
 
     # A stage holds several arrays, none of which takes more than 4 bytes per link.
     share = held(4 * links) / max(4 * links, 1)
-    rows = held(4 * n_items * dimension)
-    searching = 8 * links * share
+    rows = held(4 * n_items * dimension) * (1 if n_views == 1 else 2)
+    searching = SEARCHED * links * share
     if searches_exactly(neighbors, n_items):
         searching += n_items * (8 * (2 * context.k + 128))
     scoring = SCORED * links * share
     if isinstance(model, GcnModel):
         width = 2 * model.architecture.widths[0]
         scoring = 14 * links * share + held(4 * n_items * width)
-    merging = MERGED * links * share
+    if n_views > 1:
+        scoring += SEEN * links * (n_views + 1)
+    merging = MERGED * links  # of links that hold, which may be all
     return int(ITSELF + PER_ITEM * n_items + rows + max(searching, scoring, merging))
 
 
@@ -61,8 +65,11 @@ def available_memory() -> int | None:
         limit = (group / "memory.max").read_text(encoding="ascii").strip()
         if limit != "max":
             used = int((group / "memory.current").read_text(encoding="ascii"))
+            lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+            parts = dict(line.split() for line in lines)
+            used -= int(parts["active_file"]) + int(parts["inactive_file"])  # can be dropped
             available = min(available, max(int(limit) - used, 0))
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         pass
     return available
 

@@ -28,7 +28,7 @@ from facelink.links.pairs import joined_value
 from facelink.links.views import score_views
 from facelink.memory import check_memory, estimate_memory
 from facelink.merging import by_size, check_merging, join_fragments, merge_links
-from facelink.neighbors import check_search, graph_of_distinct, notes_on_width, searches_exactly
+from facelink.neighbors import check_search, graph_of_distinct, notes_on_width
 from facelink.neighbors.copies import find_distinct, hash_rows
 from facelink.progress import Progress, silent
 from facelink.runs import Run, RunFolder
@@ -129,7 +129,7 @@ def cluster(
 
     Notes
     -----
-    Memory is about ``4 n d + 34 n k`` bytes with ``"universal"`` (k = 80): 3.6 GiB for a
+    Memory is about ``4 n d + 34 n k`` bytes with ``"universal"`` (k = 80): 4 GiB for a
     million items of 256 dimensions. What does not fit is refused before the work begins.
 
     Examples
@@ -156,7 +156,9 @@ def cluster(
     stricter = options["threshold"] > sure.threshold
     joining = max(sure.joining, options["threshold"]) if stricter else sure.joining
     n_items, dimension = embeddings.shape
-    check_memory(estimate_memory(n_items, dimension, model, context, neighbors), n_items)
+    n_views = max(len(parts), 1)
+    needed = estimate_memory(n_items, dimension, model, context, neighbors, n_views)
+    check_memory(needed, n_items)
 
     # An exact copy is the same person: only the first of its kind is clustered.
     rows = UnitRows(embeddings)
@@ -166,71 +168,79 @@ def cluster(
     n_items = len(items)
     kept = Run()
     if run is not None:
-        about = {
+        about = {  # what the result depends on
             "facelink": __version__,
             "items": len(rows),
             "dimension": rows.shape[1],
             "data": sha256(hashes.tobytes()).hexdigest()[:16],
             "views": [part.dimension for part in parts],
-            "weights": weights,
+            "weights": None if weights is None else check_weights(weights, len(parts)),
             "model": f"{model.name} ({model.fingerprint})",
             "preset": preset,
             "context": asdict(context),
             "method": method,
             "options": options,
-            "neighbors": "exact" if searches_exactly(neighbors, n_items) else "approximate",
+            "neighbors": neighbors,
             "device": device,
         }
         kept = RunFolder(Path(run), about)
     del rows
 
-    if parts and isinstance(model, UniversalModel):
-        # 1. to 3. in each view's own graph, where no view blurs what another shows.
-        links = score_views(
-            [part.of(first_copy) for part in parts],
-            items,
-            model,
-            weights=weights,
-            context=context,
-            neighbors=neighbors,
-            run=kept,
-            n_threads=n_threads,
-            progress=progress,
-        )
-    else:
-        # 1. Find the neighbours of every item.
-        graph = graph_of_distinct(
-            items, context.k, neighbors=neighbors, run=kept, n_threads=n_threads, progress=progress
-        )
-        # 2. and 3. Read from the context of every item which neighbours are the same person.
-        links = score_links(
-            items,
-            graph,
-            model,
-            context=context,
-            device=device,
-            run=kept,
-            n_threads=n_threads,
-            progress=progress,
-        )
+    with kept:
+        if parts and isinstance(model, UniversalModel):
+            # 1. to 3. in each view's own graph, where no view blurs what another shows.
+            links = score_views(
+                [part.of(first_copy) for part in parts],
+                items,
+                model,
+                weights=weights,
+                context=context,
+                neighbors=neighbors,
+                run=kept,
+                n_threads=n_threads,
+                progress=progress,
+            )
+        else:
+            # 1. Find the neighbours of every item.
+            graph = graph_of_distinct(
+                items,
+                context.k,
+                neighbors=neighbors,
+                run=kept,
+                n_threads=n_threads,
+                progress=progress,
+            )
+            # 2. and 3. Read from the context of every item which neighbours are the same person.
+            links = score_links(
+                items,
+                graph,
+                model,
+                context=context,
+                device=device,
+                run=kept,
+                n_threads=n_threads,
+                progress=progress,
+            )
 
-    # 4. Merge the links into clusters, and clusters that are fragments of one person.
-    def merge() -> dict[str, NDArray]:
-        progress("merging", 0, 2)
-        merged = merge_links(links, method, **options)
-        progress("merging", 1, 2)
-        return {"labels": merged}
+        # 4. Merge the links into clusters, and clusters that are fragments of one person.
+        def merge() -> dict[str, NDArray]:
+            progress("merging", 0, 2)
+            merged = merge_links(links, method, **options)
+            progress("merging", 1, 2)
+            return {"labels": merged}
 
-    labels = kept.once("merged", merge)["labels"]
-    if isinstance(model, UniversalModel) and method == "map-equation" and not parts:
-        labels = join_fragments(labels, links, items, model, threshold=joining, n_threads=n_threads)
+        labels = kept.once("merged", merge)["labels"]
+        if isinstance(model, UniversalModel) and method == "map-equation" and not parts:
+            labels = join_fragments(
+                labels, links, items, model, threshold=joining, n_threads=n_threads
+            )
 
-    confidence = confidence_of(links, labels)
-    progress("merging", 2, 2)
-    graph = links.graph
-    notes = notes_on_width(context.k, n_items) + graph.notes
-    notes += notes_on(len(group), n_items) + notes_on_links(links)
-    return Clustering(by_size(labels[group]), confidence[group], notes, graph.recall)
+        confidence = confidence_of(links, labels)
+        progress("merging", 2, 2)
+        graph = links.graph
+        notes = notes_on_width(context.k, n_items) + graph.notes
+        notes += notes_on(len(group), n_items) + notes_on_links(links)
+        return Clustering(by_size(labels[group]), confidence[group], notes, graph.recall)
 
 
 def join_parts(

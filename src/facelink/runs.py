@@ -33,7 +33,7 @@ from facelink.scratch import reserve, scratch_array
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
-VERSION = 1  # of what the files of a run mean
+KIND, VERSION = "facelink run", 1  # what a manifest says it is, and of which version
 SHARD = 1 << 16  # items that are recorded as finished at once
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,6 +61,12 @@ class Run:
     def part(self, name: str) -> Run:
         """A run for a part of the work, whose names do not meet those of others."""
         return self
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let others go on with it."""
 
     def work(
         self,
@@ -121,7 +127,8 @@ class RunFolder(Run):
         self.prefix = ""
         # As long as anybody holds them: what is mapped counts as memory.
         self.open: WeakValueDictionary[str, np.memmap] = WeakValueDictionary()
-        about = json.loads(json.dumps({"version": VERSION, **about}))
+        plain = json.dumps({"version": VERSION, **about}, default=lambda value: value.tolist())
+        about = json.loads(plain)
         found = read_manifest(self.folder)
         if found is None:
             if is_there(self.folder) and not all(map(_is_ours, self.folder.iterdir())):
@@ -135,11 +142,20 @@ class RunFolder(Run):
             half_written.unlink()
         if found is None:
             self.finished: dict[str, list[int]] = {}
+            self.files: list[str] = []
             self.about = about
             self._record()
         else:
             self.about, self.finished = found["about"], found["finished"]
-            _compare(self.folder, self.about, about)
+            self.files = found["files"]
+            try:
+                _compare(self.folder, self.about, about)
+            except InputError:
+                self.lock.close()
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.close()
 
     def part(self, name: str) -> Run:
         part = RunFolder.__new__(RunFolder)
@@ -151,8 +167,8 @@ class RunFolder(Run):
         name = self.prefix + name
         path = self._file(name, ".npz")
         if name not in self.finished:
-            made = make()
-            write_aside(path, partial(_save, arrays=made))
+            write_aside(path, partial(_save, make=make))
+            self.files.append(path.name)
             self.finished[name] = [0]
             self._record()
         try:
@@ -167,7 +183,7 @@ class RunFolder(Run):
             return self.open[name]
         path = self._file(name, ".npy")
         if not path.exists():
-            if any(stage == name for stage in self.finished):
+            if path.name in self.files:
                 raise self._damaged(path, "it is not there")
             aside = path.with_name(f".{path.name}.part")
             try:
@@ -176,6 +192,8 @@ class RunFolder(Run):
                 with open(aside, "r+b") as file:
                     reserve(file, aside.stat().st_size)
                 os.replace(aside, path)
+                self.files.append(path.name)
+                self._record()
             except OSError as error:
                 aside.unlink(missing_ok=True)
                 size = np.dtype(dtype).itemsize * int(np.prod(shape))
@@ -211,8 +229,7 @@ class RunFolder(Run):
         return self.folder / ("-".join(re.findall(r"\w+", name)) + suffix)
 
     def _record(self) -> None:
-        manifest = {"about": self.about, "finished": self.finished}
-        write_aside(self.folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+        _write_manifest(self.folder, self.about, self.finished, self.files)
 
     def _damaged(self, path: Path, what: object) -> FileError:
         return FileError(
@@ -222,12 +239,16 @@ class RunFolder(Run):
 
 
 def remove_run(folder: Path) -> None:
-    """Remove a run folder; the manifest goes last, so that it can be tried again."""
-    if read_manifest(folder) is None:
+    """Remove the files of a run, and the folder if nothing else is in it."""
+    found = read_manifest(folder)
+    if found is None:
         return
-    for path in folder.iterdir():
-        if path.suffix in (".npy", ".npz") or _is_ours(path):
-            path.unlink()
+    # Killed meanwhile, it begins anew: what is not there is not finished.
+    _write_manifest(folder, found["about"], {}, [])
+    for name in found["files"]:
+        (folder / name).unlink(missing_ok=True)
+    for path in [path for path in folder.iterdir() if _is_ours(path)]:
+        path.unlink()
     (folder / MANIFEST).unlink()
     with suppress(OSError):  # somebody put something else there
         folder.rmdir()
@@ -246,18 +267,24 @@ def _lock(folder: Path) -> IO[bytes]:
         raise FileError(f"Cannot write to {folder}: {error.strerror}.") from None
     if fcntl is None:
         return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise FileError(
-            f"Another process is working in {folder}. Wait for it, or name another folder."
-        ) from None
+    with suppress(OSError):  # of a file system without locks
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise FileError(
+                f"Another process is working in {folder}. Wait for it, or name another folder."
+            ) from None
     return file
 
 
-def _save(file: IO[bytes], arrays: Arrays) -> None:
-    np.savez(file, allow_pickle=False, **arrays)
+def _save(file: IO[bytes], make: Callable[[], Arrays]) -> None:
+    np.savez(file, allow_pickle=False, **make())
+
+
+def _write_manifest(folder: Path, about: Any, finished: Any, files: Any) -> None:
+    content = {KIND: VERSION, "about": about, "finished": finished, "files": files}
+    write_aside(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -267,10 +294,15 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        _ = manifest["about"]["version"], manifest["finished"].items()
+        _ = manifest[KIND], manifest["about"].items(), manifest["finished"].items()
+        ours = all(Path(name).name == name for name in manifest["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise FileError(f"{path} is damaged. Remove the folder {folder} and start again.") from None
-    return manifest
+        ours = False
+    if not ours:
+        raise FileError(
+            f"{path} is not the manifest of a run, or damaged. Name another folder for the run."
+        )
+    return dict(manifest)
 
 
 def _compare(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

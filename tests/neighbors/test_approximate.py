@@ -9,7 +9,7 @@ from facelink import knn_graph
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.neighbors import EXACT_UP_TO, approximate, searches_exactly
-from facelink.neighbors.approximate import Cells, Exact, choose_probes
+from facelink.neighbors.approximate import Cells, Exact, Kept, choose_probes
 from facelink.runs import Run
 
 
@@ -109,12 +109,37 @@ def test_copies_count_as_one(faces):
     assert (graph.similarities[sorted(copies), 0] == 1).all()
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_nearest_are_kept_among_many_ties(k):
+    rng = np.random.default_rng(k)
+    scores = rng.integers(0, 4, size=(40, 60)).astype(np.float32) / 4
+    kept = Kept.room_for(40, k)
+    for block in (slice(0, 7), slice(7, 30), slice(30, 60)):
+        members = np.arange(block.start, block.stop)
+        kept.add(scores[:, block].copy(), np.arange(40), members, np.full(40, -1))
+    nearest, values = kept.sorted()
+    np.testing.assert_array_equal(values, -np.sort(-scores, axis=1)[:, :k])
+    np.testing.assert_array_equal(np.take_along_axis(scores, nearest, axis=1), values)
+
+
+def test_strangers_that_tie_do_not_hide_anybody():
+    rng = np.random.default_rng(0)
+    x = np.zeros((900, 30 * 8), np.float32)  # 30 people, orthogonal to each other
+    owner = np.repeat(np.arange(30), 30)
+    for item, person in enumerate(owner):
+        x[item, 8 * person : 8 * person + 8] = rng.uniform(0.5, 1, 8)
+    graph = knn_graph(x, 60, neighbors="approximate")
+    own = owner[graph.indices[:, :29]] == owner[:, None]
+    assert own.mean() > 0.99
+
+
 def test_every_item_may_be_alike():
     x = np.random.default_rng(0).normal(size=(1, 16)) + 1e-4 * np.random.default_rng(1).normal(
         size=(3000, 16)
     )
     graph = knn_graph(x, 40, neighbors="approximate")
     assert graph.indices.shape == (3000, 40)
+    assert graph.recall is None or graph.recall > 0.9
 
 
 def test_it_says_so_when_too_little_is_found(rows, monkeypatch):

@@ -122,9 +122,12 @@ def cluster(
     from facelink.neighbors import EXACT_UP_TO
     from facelink.runs import read_manifest
 
-    # Where unfinished work is, files of a result are its beginning.
     place = run or output / "run"
-    check_folder(output, force=force or read_manifest(place) is not None)
+    if place.resolve() == output.resolve():
+        raise click.BadParameter("the result has a folder of its own (-o)", param_hint="--run")
+    # Where unfinished work is, files of a result are its beginning.
+    begun = run is None and read_manifest(place) is not None
+    check_folder(output, force=force or begun)
     if parquet:
         check_parquet()
     options = {"threshold": threshold, "max_size": max_size}
@@ -144,7 +147,7 @@ def cluster(
         about["views"] = [str(path) for path in views]
     further = [read_embeddings([path], dim=dim) for path in views]
     if run is not None or len(embeddings) > EXACT_UP_TO or read_manifest(place):
-        say_size(embeddings, place, model, neighbors)
+        say_size(embeddings, place, model, neighbors, 1 + len(views))
         chosen["run"] = place
     summary = cluster_to(output, embeddings, about, further, parquet=parquet, **chosen)
     if as_json:
@@ -155,16 +158,20 @@ def cluster(
     click.echo(f"\nNext: facelink evaluate TRUTH {found}   (if you know the truth)")
 
 
-def say_size(embeddings: Any, run: Path, model: str, neighbors: str) -> None:
+def say_size(embeddings: Any, run: Path, model: str, neighbors: str, n_views: int) -> None:
     """What a large collection will take, before it begins."""
     from facelink import load_model
     from facelink.memory import GIB, estimate_memory
+    from facelink.neighbors import searches_exactly
     from facelink.runs import read_manifest
 
     n_items, dimension = embeddings.shape
     chosen = load_model(model)
-    memory = estimate_memory(n_items, dimension, chosen, neighbors=neighbors)
-    disk = 20 * n_items * chosen.context.k  # the graph, and the links after each look
+    memory = estimate_memory(n_items, dimension, chosen, neighbors=neighbors, n_views=n_views)
+    # The graph, twice or three times if it is approximate, and the links after each look.
+    per_link = 20 if searches_exactly(neighbors, n_items) else 36
+    views = n_views if n_views == 1 else n_views + 1
+    disk = views * n_items * (per_link * chosen.context.k + 100)
     click.echo(
         f"{n_items:,} items of {dimension} dimensions: about {memory / GIB:.1f} GiB of memory, and "
         f"{disk / GIB:.1f} GiB on disk in {click.format_filename(run)}"

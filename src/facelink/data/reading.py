@@ -193,6 +193,7 @@ def _read_parquet(path: Path) -> NDArray[Any]:
         done = 0
         # A piece at a time: together the columns take several times what the rows do.
         for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+            _refuse_empty(path, batch)
             some = (
                 _rows_of(path, batch)
                 if columns == ["embedding"]
@@ -231,11 +232,18 @@ def _numeric_columns(path: Path, schema: Any) -> list[str]:
     return numeric
 
 
+def _refuse_empty(path: Path, batch: Any) -> None:
+    """Refuse cells without a value, which arrays of whole numbers have no place for."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        inside = column.flatten().null_count if hasattr(column, "flatten") else 0
+        if column.null_count or inside:
+            count = column.null_count or inside
+            raise InputError(f"{path}: {count} rows of the column {name} are empty.")
+
+
 def _rows_of(path: Path, batch: Any) -> NDArray[Any]:
     """The lists of a column as the rows of an array."""
     lists = batch.column(0)
-    if lists.null_count:
-        raise InputError(f"{path}: {lists.null_count} rows of the column embedding are empty.")
     try:
         lengths = np.unique(lists.value_lengths() if hasattr(lists, "value_lengths") else [
             len(row) for row in lists])  # fmt: skip

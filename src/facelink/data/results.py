@@ -84,6 +84,8 @@ def write_result(
     }
     if not parquet:
         del contents[PARQUET]
+    if not parquet:  # of a result that this one replaces
+        (folder / PARQUET).unlink(missing_ok=True)
     for name, content in contents.items():
         write_aside(folder / name, content)
     return [folder / name for name in contents]

@@ -188,7 +188,7 @@ def graph_of_distinct(
             rows, width, run=run, n_threads=n_threads, progress=progress
         )
         notes: tuple[str, ...] = ()
-        if recall < SATISFYING:
+        if recall is not None and recall < SATISFYING:
             notes = (
                 f"The approximate search finds about {recall:.1%} of the neighbours that are more "
                 f"similar than strangers, less than {SATISFYING:.0%}: clusters may be split. An "

@@ -147,27 +147,30 @@ class Exact:
         nearest, similarities = kept.sorted()
         return cls(asked, nearest, similarities > level, np.array(level))
 
-    def recall(self, indices: NDArray[np.int32], part: slice) -> float:
+    @property
+    def halves(self) -> tuple[slice, slice]:
+        """One half of those asked says when enough is found, the other how much it is."""
+        half = len(self.asked) // 2
+        return slice(half), slice(half, None)
+
+    def recall(self, indices: NDArray[np.int32], part: slice) -> float | None:
         """The share of what matters to some of those asked that a graph (n, k) holds."""
         matters = self.matters[part]
         listed = indices[self.asked[part]]
         found = (self.nearest[part][:, :, None] == listed[:, None, :]).any(axis=2)
-        return float(found[matters].mean()) if matters.any() else 1.0
-
-
-# The first half of the items asked about says when enough is found, the other how much it is.
-CHOOSING, JUDGING = slice(ASKED // 2), slice(ASKED // 2, None)
+        return float(found[matters].mean()) if matters.any() else None
 
 
 def choose_probes(cells: Cells, exact: Exact) -> int:
     """The number of cells to look into so that `BEGUN` of what matters is found there."""
+    choosing, _ = exact.halves
     own = cells.near[:, 0]
-    looked = cells.near[exact.asked[CHOOSING]][:, None, :]  # (q, 1, p)
-    at = looked == own[exact.nearest[CHOOSING]][:, :, None]  # (q, k, p)
+    looked = cells.near[exact.asked[choosing]][:, None, :]  # (q, 1, p)
+    at = looked == own[exact.nearest[choosing]][:, :, None]  # (q, k, p)
     most = cells.near.shape[1]
-    if not exact.matters[CHOOSING].any():
+    if not exact.matters[choosing].any():
         return min(FEWEST, most)
-    found = np.cumsum(at, axis=2)[exact.matters[CHOOSING]].mean(axis=0)  # by cells looked into
+    found = np.cumsum(at, axis=2)[exact.matters[choosing]].mean(axis=0)  # by cells looked into
     return min(max(int(np.searchsorted(found, BEGUN)) + 1, FEWEST), most)
 
 
@@ -178,11 +181,12 @@ def nearest(
     run: Run,
     n_threads: int | None = None,
     progress: Progress = silent,
-) -> tuple[NDArray[np.int32], NDArray[np.float32], float]:
+) -> tuple[NDArray[np.int32], NDArray[np.float32], float | None]:
     """Find most of the k nearest of every item, itself excepted; all rows distinct, k < n.
 
     Returns (n, k) row numbers and similarities, nearest first, and the share of the neighbours
-    more similar than strangers that were found, by the exact neighbours of a sample.
+    more similar than strangers that were found, by the exact neighbours of a sample, if there
+    are any.
     """
     n_items = len(rows)
     progress("neighbours", 0, n_items)
@@ -194,6 +198,7 @@ def nearest(
     cells = Cells(*(prepared[name] for name in Cells.__dataclass_fields__))
     exact = Exact(*(prepared[name] for name in Exact.__dataclass_fields__))
     probes = choose_probes(cells, exact)
+    choosing, judging = exact.halves
 
     def arrays(stage: str) -> tuple[NDArray[np.int32], Floats]:
         similarities = run.array(f"{stage}, similarities", (n_items, k), np.float32)
@@ -208,14 +213,15 @@ def nearest(
     size = min(max(n_items // PARTS, BLOCK), SEARCHED)
     working("neighbours", cells.members, search, size=size)
     for asking in range(ASKING):
-        if asking and exact.recall(indices, CHOOSING) >= WANTED:
+        enough = exact.recall(indices, choosing)
+        if asking and (enough is None or enough >= WANTED):
             break
         stage = "neighbours of neighbours" + (f", {asking + 1}" if asking else "")
         known = Acquaintance(indices, similarities, float(exact.level))
         indices, similarities = arrays(stage)
         improve = partial(known.improve, rows, indices, similarities)
         working(stage, known.order, improve, size=TOGETHER)
-    return indices, similarities, exact.recall(indices, JUDGING)
+    return indices, similarities, exact.recall(indices, judging)
 
 
 class Acquaintance:
@@ -267,15 +273,11 @@ def _search(
 ) -> tuple[NDArray[np.int64], Floats]:
     """The k nearest of some items in the cells that each looks into."""
     queries = rows[mine]
-    # Look into as many more cells as it takes to find k others; if there are none, at all.
-    looked, sizes = probes, np.diff(cells.starts)
-    while looked < cells.near.shape[1] and sizes[cells.near[mine, :looked]].sum(axis=1).min() <= k:
-        looked += 1
-    into = cells.near[mine, :looked]
-    if sizes[into].sum(axis=1).min() <= k:
-        into = np.tile(np.arange(len(sizes), dtype=np.int32), (len(mine), 1))
-        looked = len(sizes)
-    asker = np.repeat(np.arange(len(mine)), looked)
+    into = cells.near[mine, :probes]
+    # Whoever would not meet k others there, in cells of a few items, meets everybody.
+    few = np.flatnonzero(np.diff(cells.starts)[into].sum(axis=1) <= k)
+    into[few] = -1
+    asker = np.repeat(np.arange(len(mine)), into.shape[1])
     order = np.argsort(into.ravel(), kind="stable")
     into, asker = into.ravel()[order], asker[order]
     firsts = np.flatnonzero(np.concatenate([[True], into[1:] != into[:-1]]))
@@ -284,9 +286,13 @@ def _search(
     kept = Kept.room_for(len(mine), k)
     for first, stop in pairwise(bounds):
         cell, asking = into[first], asker[first:stop]
+        if cell < 0:
+            continue
         members = cells.members[cells.starts[cell] : cells.starts[cell + 1]]
         scores = queries[asking] @ rows[members].T
         kept.add(scores, asking, members, mine)
+    for block in blocks(len(rows) if len(few) else 0, BLOCK):
+        kept.add(queries[few] @ rows[block].T, few, np.arange(block.start, block.stop), mine)
     return kept.sorted()
 
 
@@ -399,13 +405,17 @@ def _keep_nearest(scores, asking, members, mine, k, found, values, counts, floor
             if score <= floor or members[m] == me:
                 continue
             if count == 2 * k:  # no room: the farther half is not among the k nearest
-                bar = np.partition(values[q], k)[k]
-                kept = 0
+                bar = np.partition(values[q], k)[k]  # the k-th nearest of them
+                ties = k
                 for c in range(count):
-                    if values[q, c] >= bar and kept < 2 * k - 1:
-                        found[q, kept], values[q, kept] = found[q, c], values[q, c]
-                        kept += 1
-                count = kept
+                    ties -= values[q, c] > bar
+                count = 0
+                for c in range(2 * k):
+                    tie = values[q, c] == bar and ties > 0
+                    if values[q, c] > bar or tie:
+                        found[q, count], values[q, count] = found[q, c], values[q, c]
+                        count += 1
+                        ties -= tie
                 floor = floors[q] = bar
                 if score <= floor:
                     continue

@@ -102,7 +102,7 @@ def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> l
 
 def _crowds(collections: Sequence[Collection], count: int, rng: Rng) -> list[Episode]:
     """Large collections of people as those of the given ones might be."""
-    known = [c for c in collections if (np.unique_counts(c.labels).counts > 1).sum() >= FITTED]
+    known = [c for c in collections if (np.bincount(c.labels) > 1).sum() >= FITTED]
     populations = [Population.of(c.embeddings, c.labels) for c in known]
     crowds = []
     for _ in range(count if known else 0):
