@@ -28,7 +28,8 @@ from facelink.links.pairs import joined_value
 from facelink.links.views import score_views
 from facelink.memory import check_memory, estimate_memory
 from facelink.merging import by_size, check_merging, join_fragments, merge_links
-from facelink.neighbors import check_search, graph_of_distinct, notes_on_width
+from facelink.neighbors import check_search, graph_of_distinct, notes_on_width, searches_exactly
+from facelink.neighbors.approximate import Cells
 from facelink.neighbors.copies import find_distinct, hash_rows
 from facelink.progress import Progress, silent
 from facelink.runs import Run, RunFolder
@@ -184,9 +185,16 @@ def cluster(
             "device": device,
         }
         kept = RunFolder(Path(run), about)
-    del rows
 
     with kept:
+        cells = None
+        if not parts and not searches_exactly(neighbors, n_items):
+            # From here on the items of a cell lie together, in files and in the cache.
+            cells = Cells.found_in(kept, items, n_threads)
+            first_copy, group = first_copy[cells.members], np.argsort(cells.members)[group]
+            items, cells = rows.taking(first_copy), cells.in_order()
+        del rows
+
         if parts and isinstance(model, UniversalModel):
             # 1. to 3. in each view's own graph, where no view blurs what another shows.
             links = score_views(
@@ -206,6 +214,7 @@ def cluster(
                 items,
                 context.k,
                 neighbors=neighbors,
+                cells=cells,
                 run=kept,
                 n_threads=n_threads,
                 progress=progress,

@@ -12,6 +12,7 @@ from facelink.compiled import blocks, compiled, over_rows
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError
 from facelink.neighbors import approximate, exact
+from facelink.neighbors.approximate import Cells
 from facelink.neighbors.copies import find_distinct, list_copies
 from facelink.neighbors.order import near_one_another
 from facelink.progress import Progress, silent
@@ -175,6 +176,7 @@ def graph_of_distinct(
     k: int,
     *,
     neighbors: str = "auto",
+    cells: Cells | None = None,
     run: Run | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
@@ -185,7 +187,7 @@ def graph_of_distinct(
     run = run or Run()
     if not searches_exactly(neighbors, n_items):
         indices, similarities, recall = approximate.nearest(
-            rows, width, run=run, n_threads=n_threads, progress=progress
+            rows, width, run=run, cells=cells, n_threads=n_threads, progress=progress
         )
         notes: tuple[str, ...] = ()
         if recall is not None and recall < SATISFYING:

@@ -36,7 +36,7 @@ SAMPLED = 32  # items per cell that centres are found from
 ROUNDS = 5  # of k-means
 ASKED = 1024  # items whose exact neighbours are looked for
 FEWEST, MOST = 12, 24  # cells that each item looks into
-BEGUN, WANTED = 0.93, 0.99  # of the neighbours that matter, to be found in cells and in the end
+BEGUN, WANTED = 0.93, 0.985  # of the neighbours that matter, to be found in cells and in the end
 ASKING = 4  # times that neighbours are asked, at most; once always
 BLOCK = 2048  # items that are compared with all centres at once
 SEARCHED, PARTS = 32_768, 16  # items searched for at once at most; blocks at least
@@ -87,6 +87,17 @@ class Cells:
         members = np.argsort(every[:, 0], kind="stable").astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(np.bincount(every[:, 0], minlength=n_cells))])
         return cls(centers, members, starts, every)
+
+    @classmethod
+    def found_in(cls, run: Run, rows: UnitRows, n_threads: int | None = None) -> Cells:
+        """The cells of a collection, found once in a run."""
+        found = run.once("cells", lambda: vars(cls.of(rows, n_threads)))
+        return cls(**found)
+
+    def in_order(self) -> Cells:
+        """The same cells of the collection whose items are the members, one after the other."""
+        members = np.arange(len(self.members), dtype=np.int32)
+        return Cells(self.centers, members, self.starts, self.near[self.members])
 
 
 def _nearest_centers(
@@ -179,6 +190,7 @@ def nearest(
     k: int,
     *,
     run: Run,
+    cells: Cells | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], float | None]:
@@ -190,13 +202,8 @@ def nearest(
     """
     n_items = len(rows)
     progress("neighbours", 0, n_items)
-
-    def prepare() -> dict[str, NDArray]:
-        return {**vars(Cells.of(rows, n_threads)), **vars(Exact.of(rows, k, n_threads))}
-
-    prepared = run.once("cells", prepare)
-    cells = Cells(*(prepared[name] for name in Cells.__dataclass_fields__))
-    exact = Exact(*(prepared[name] for name in Exact.__dataclass_fields__))
+    cells = cells or Cells.found_in(run, rows, n_threads)
+    exact = Exact(**run.once("sample", lambda: vars(Exact.of(rows, k, n_threads))))
     probes = choose_probes(cells, exact)
     choosing, judging = exact.halves
 
