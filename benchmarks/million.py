@@ -266,7 +266,9 @@ def main() -> None:
     search, rest = of("reading") + of("neighbours"), of("links") + of("merging")
     checks = {
         "peak GiB (≤ 6)": round(whole["peak GiB"], 2),
-        "reading and search, as a share of HNSW's time, extrapolated (≤ 1)": round(search / hnsw, 2),
+        "reading and search, as a share of HNSW's time, extrapolated (≤ 1)": round(
+            search / hnsw, 2
+        ),
         "links and merging, the same (≤ 1)": round(rest / hnsw, 2),
         "growth of time from the small collection (≤ 13 at ten times)": round(
             whole["seconds"] / part["seconds"], 1

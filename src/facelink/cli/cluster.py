@@ -119,12 +119,16 @@ def cluster(
     """
     from facelink.data.reading import read_embeddings
     from facelink.data.results import check_folder, check_parquet
+    from facelink.errors import InputError
     from facelink.neighbors import EXACT_UP_TO
     from facelink.runs import read_manifest
 
     place = run or output / "run"
     if place.resolve() == output.resolve():
-        raise click.BadParameter("the result has a folder of its own (-o)", param_hint="--run")
+        raise InputError(
+            f"--run and -o both name {output}; unfinished work is removed in the end, so expected a "
+            "folder of its own for --run."
+        )
     # Where unfinished work is, files of a result are its beginning.
     begun = run is None and read_manifest(place) is not None
     check_folder(output, force=force or begun)
