@@ -126,7 +126,7 @@ def cluster(
     place = run or output / "run"
     if place.resolve() == output.resolve():
         raise InputError(
-            f"--run and -o both name {output}; unfinished work is removed in the end, so expected a "
+            f"--run and -o both name {output}. Unfinished work is removed in the end: expected a "
             "folder of its own for --run."
         )
     # Where unfinished work is, files of a result are its beginning.
