@@ -32,7 +32,7 @@ from facelink.runs import Run
 Floats = NDArray[np.float32]
 
 CELLS = 3.0  # times the root of the number of items
-SAMPLED = 16  # items per cell that centres are found from
+SAMPLED = 32  # items per cell that centres are found from
 ROUNDS = 5  # of k-means
 ASKED = 1024  # items whose exact neighbours are looked for
 FEWEST, MOST = 12, 24  # cells that each item looks into
