@@ -61,6 +61,8 @@ def test_killed_at_twenty_moments_it_ends_with_the_same_labels(tmp_path):
     while kills < 20 or compared == 0:
         resumed += read_manifest(folder) is not None
         process = start(folder, result)
+        while kills % 2 and process.poll() is None and read_manifest(folder) is None:
+            time.sleep(0.01)  # every other kill comes after the work has begun
         try:
             process.wait(rng.uniform(0, needed / 2) if kills < 20 else 300)
         except subprocess.TimeoutExpired:
@@ -194,6 +196,15 @@ def test_a_damaged_folder_is_said_to_be(tmp_path, sample):
     (tmp_path / "manifest.json").write_text('{"name": "a web page", "icons": []}')
     with pytest.raises(FileError, match=r"Name another folder"):
         facelink.cluster(x, run=tmp_path)
+
+
+def test_killed_when_an_array_was_just_made_nothing_is_left_of_it(tmp_path):
+    (RunFolder(tmp_path / "run", {})).__exit__()
+    np.save(tmp_path / "run" / "links.npy", np.zeros((3, 2), np.float32))  # but not recorded
+    with RunFolder(tmp_path / "run", {}) as run:
+        run.array("links", (3, 2), np.float32)
+    remove_run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_removing_takes_away_its_own_files_only(tmp_path, sample):

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from facelink.compiled import blocks, compiled
 from facelink.errors import InputError
+from facelink.scratch import IN_MEMORY_BYTES
 
 BLOCK_BYTES = 64 << 20
-IN_MEMORY_BYTES = 2 << 30
 
 
 class Parts:

@@ -32,7 +32,7 @@ from facelink.neighbors import check_search, graph_of_distinct, notes_on_width, 
 from facelink.neighbors.approximate import Cells
 from facelink.neighbors.copies import find_distinct, hash_rows
 from facelink.progress import Progress, silent
-from facelink.runs import Run, RunFolder
+from facelink.runs import open_run
 from facelink.subgraphs import Context
 from facelink.views import View, as_views, check_weights, even_weights, join
 
@@ -130,7 +130,7 @@ def cluster(
 
     Notes
     -----
-    Memory is about ``4 n d + 34 n k`` bytes with ``"universal"`` (k = 80): 4 GiB for a
+    Memory is about ``4 n d + 46 n k`` bytes with ``"universal"`` (k = 80): 5 GiB for a
     million items of 256 dimensions. What does not fit is refused before the work begins.
 
     Examples
@@ -167,30 +167,27 @@ def cluster(
     first_copy, group = find_distinct(rows, hashes)
     items = rows if len(first_copy) == len(group) else rows.taking(first_copy)
     n_items = len(items)
-    kept = Run()
-    if run is not None:
-        about = {  # what the result depends on
-            "facelink": __version__,
-            "items": len(rows),
-            "dimension": rows.shape[1],
-            "data": sha256(hashes.tobytes()).hexdigest()[:16],
-            "views": [part.dimension for part in parts],
-            "weights": None if weights is None else check_weights(weights, len(parts)),
-            "model": f"{model.name} ({model.fingerprint})",
-            "preset": preset,
-            "context": asdict(context),
-            "method": method,
-            "options": options,
-            "neighbors": neighbors,
-            "device": device,
-        }
-        kept = RunFolder(Path(run), about)
+    about = {  # all that the result depends on
+        "facelink": __version__,
+        "items": len(rows),
+        "dimension": dimension,
+        "data": sha256(hashes.tobytes()).hexdigest()[:16],
+        "views": [part.dimension for part in parts],
+        "weights": None if weights is None else check_weights(weights, len(parts)),
+        "model": f"{model.name} ({model.fingerprint})",
+        "preset": preset,
+        "context": asdict(context),
+        "method": method,
+        "options": options,
+        "neighbors": neighbors,
+        "device": device,
+    }
 
-    with kept:
+    with open_run(run, about) as kept:
+        # In a large collection items of one cell lie together, in files and in the cache.
         cells = None
         if not parts and not searches_exactly(neighbors, n_items):
-            # From here on the items of a cell lie together, in files and in the cache.
-            cells = Cells.found_in(kept, items, n_threads)
+            cells = Cells.found_in(kept, items, n_threads=n_threads, progress=progress)
             first_copy, group = first_copy[cells.members], np.argsort(cells.members)[group]
             items, cells = rows.taking(first_copy), cells.in_order()
         del rows

@@ -43,7 +43,7 @@ class Run:
     """Work that is kept in memory, and lost with the process."""
 
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """What ``make`` returns, made the first time it is asked for."""
+        """What ``make`` returns, unless that was finished before."""
         return make()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -127,8 +127,7 @@ class RunFolder(Run):
         self.prefix = ""
         # As long as anybody holds them: what is mapped counts as memory.
         self.open: WeakValueDictionary[str, np.memmap] = WeakValueDictionary()
-        plain = json.dumps({"version": VERSION, **about}, default=lambda value: value.tolist())
-        about = json.loads(plain)
+        about = json.loads(json.dumps(about, default=lambda value: value.tolist()))
         found = read_manifest(self.folder)
         if found is None:
             if is_there(self.folder) and not all(map(_is_ours, self.folder.iterdir())):
@@ -192,8 +191,6 @@ class RunFolder(Run):
                 with open(aside, "r+b") as file:
                     reserve(file, aside.stat().st_size)
                 os.replace(aside, path)
-                self.files.append(path.name)
-                self._record()
             except OSError as error:
                 aside.unlink(missing_ok=True)
                 size = np.dtype(dtype).itemsize * int(np.prod(shape))
@@ -207,6 +204,9 @@ class RunFolder(Run):
             raise self._damaged(path, error) from None
         if found.shape != tuple(shape) or found.dtype != np.dtype(dtype):
             raise self._damaged(path, f"{found.dtype} of shape {found.shape}")
+        if path.name not in self.files:  # it was made just now, or by a process killed just then
+            self.files.append(path.name)
+            self._record()
         self.open[name] = found
         return found
 
@@ -236,6 +236,11 @@ class RunFolder(Run):
             f"{path} is not as this run left it ({what}). Remove the folder {self.folder} and "
             "start again."
         )
+
+
+def open_run(folder: str | Path | None, about: Mapping[str, Any]) -> Run:
+    """The run of a folder, or one in memory; ``about`` as for `RunFolder`."""
+    return Run() if folder is None else RunFolder(Path(folder), about)
 
 
 def remove_run(folder: Path) -> None:

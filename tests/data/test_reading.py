@@ -55,6 +55,19 @@ def test_parquet_that_does_not_hold_embeddings_says_so(tmp_path):
         read_embeddings([tmp_path / "no.parquet"])
 
 
+def test_an_empty_cell_is_refused_wherever_it_is(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr("facelink.data.reading.PARQUET_ROWS", 2)
+    whole = pyarrow.array([1, 2, 3, None], pyarrow.int8())
+    lists = pyarrow.array([[1.0, 2.0], [3.0, 4.0], [5.0, None]])
+    for name, column in (("a", whole), ("embedding", lists)):
+        parquet.write_table(pyarrow.table({name: column}), tmp_path / "x.parquet")
+        with pytest.raises(InputError, match=f"1 rows of the column {name} are empty"):
+            read_embeddings([tmp_path / "x.parquet"])
+
+
 def test_several_files_are_parts_of_one_collection(tmp_path):
     np.save(tmp_path / "a.npy", X[:1])
     np.savez(tmp_path / "b.npz", x=X[1:])

@@ -170,6 +170,13 @@ def test_more_cells_are_looked_into_where_more_is_wanted(rows, monkeypatch):
     assert probes[0] < probes[1] < probes[2] < probes[3] == approximate.MOST
 
 
+def test_progress_names_the_stages(rows):
+    seen = []
+    knn_graph(rows, 15, neighbors="approximate", progress=lambda *report: seen.append(report))
+    stages = [stage for stage, done, total in seen if done == total]
+    assert stages[:3] == ["cells", "neighbours", "neighbours of neighbours"]
+
+
 def test_the_size_decides():
     assert searches_exactly("auto", EXACT_UP_TO)
     assert not searches_exactly("auto", EXACT_UP_TO + 1)

@@ -90,8 +90,7 @@ def prepare_chinese_whispers(
 
     def labels_at(threshold: float) -> NDArray[np.int64]:
         check_share("threshold", threshold)
-        one_way = pairs.at_least(threshold).matrix()
-        heard = (one_way + one_way.T).tocsr()
+        heard = pairs.at_least(threshold).both_ways()
         order = np.random.default_rng(seed)
         labels = np.arange(pairs.n_items)
         for _ in range(n_rounds):

@@ -58,7 +58,7 @@ class Crowd:
         return every[np.searchsorted(shares / shares[-1], quantiles, side="right")]
 
     def make_families(self, people: Floats, rng: np.random.Generator) -> None:
-        """Give some people, three at a time, half of what they are in common; in place."""
+        """Give some people, three at a time, a part of what they are in common; in place."""
         n_families = int(self.families * len(people) / 3)
         chosen = rng.permutation(len(people))[: 3 * n_families].reshape(n_families, 3)
         shared = rng.standard_normal((n_families, 1, people.shape[1]), np.float32)

@@ -134,15 +134,16 @@ def knn_graph(
 
     Notes
     -----
-    Ties go to the lower index. Exact copies of an item count as one: each
+    Ties go to the lower index, if the search is exact. Exact copies of an item count as one: each
     distinct item appears once (as the first of its copies) before any appears
     twice, so that an item stored 200 times has one copy of itself among its
     neighbours and k - 1 others.
 
     An exact search costs n² d / 2 multiplications; memory beyond the result is 16 k + 1024
-    bytes per item and a few dozen MB per thread. An approximate one costs about 1,000 √n d
-    per item at a million items, and some dozen MB. Both keep, up to 2 GiB of it, a float32
-    copy of the embeddings.
+    bytes per item and a few dozen MB per thread. An approximate one compares each item with
+    about 10 √n others and with those whom its neighbours know; memory beyond the result is a
+    second graph and some 100 MB per thread. Both keep, up to 2 GiB of it, a float32 copy of
+    the embeddings.
 
     Examples
     --------

@@ -66,10 +66,13 @@ class Cells:
     near: NDArray[np.int32]
 
     @classmethod
-    def of(cls, rows: UnitRows, n_threads: int | None = None) -> Cells:
+    def of(
+        cls, rows: UnitRows, *, n_threads: int | None = None, progress: Progress = silent
+    ) -> Cells:
         """Find centres by spherical k-means on a sample, and the nearest centre of each item."""
         n_items = len(rows)
         n_cells = min(max(1, int(CELLS * np.sqrt(n_items))), n_items)
+        progress("cells", 0, n_items)
         rng = np.random.default_rng(0)
         sample = np.sort(rng.permutation(n_items)[: SAMPLED * n_cells])
         centers = rows[rng.permutation(sample)[:n_cells]]
@@ -84,15 +87,23 @@ class Cells:
         found = _nearest_centers(rows, np.arange(n_items), centers, every.shape[1], n_threads)
         for block, near in found:
             every[block] = near
+            progress("cells", block.stop, n_items)
         members = np.argsort(every[:, 0], kind="stable").astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(np.bincount(every[:, 0], minlength=n_cells))])
         return cls(centers, members, starts, every)
 
     @classmethod
-    def found_in(cls, run: Run, rows: UnitRows, n_threads: int | None = None) -> Cells:
+    def found_in(
+        cls,
+        run: Run,
+        rows: UnitRows,
+        *,
+        n_threads: int | None = None,
+        progress: Progress = silent,
+    ) -> Cells:
         """The cells of a collection, found once in a run."""
-        found = run.once("cells", lambda: vars(cls.of(rows, n_threads)))
-        return cls(**found)
+        find = partial(cls.of, rows, n_threads=n_threads, progress=progress)
+        return cls(**run.once("cells", lambda: vars(find())))
 
     def in_order(self) -> Cells:
         """The same cells of the collection whose items are the members, one after the other."""
@@ -201,8 +212,8 @@ def nearest(
     are any.
     """
     n_items = len(rows)
+    cells = cells or Cells.found_in(run, rows, n_threads=n_threads, progress=progress)
     progress("neighbours", 0, n_items)
-    cells = cells or Cells.found_in(run, rows, n_threads)
     exact = Exact(**run.once("sample", lambda: vars(Exact.of(rows, k, n_threads))))
     probes = choose_probes(cells, exact)
     choosing, judging = exact.halves
