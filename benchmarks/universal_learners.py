@@ -30,7 +30,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import facelink
 from facelink import Context, KnnGraph, Links
 from facelink.embeddings import UnitRows
-from facelink.links.features import NAMES, Background, LinkFeatures
+from facelink.links.background import Background
+from facelink.links.features import NAMES, LinkFeatures
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import NAMES as SURROUNDINGS
 from facelink.links.universal import look

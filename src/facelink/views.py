@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from facelink.compiled import blocks
 from facelink.embeddings import BLOCK_BYTES, UnitRows, as_embeddings, name_rows, refuse_rows
 from facelink.errors import InputError
-from facelink.links.features import Background
+from facelink.links.background import Background
 from facelink.scratch import scratch_array
 
 SAMPLE = 4000  # items from which the spread of a view is read
@@ -161,7 +161,7 @@ def even_weights(views: Sequence[View], *, seed: int = 0) -> list[float]:
     spreads = []
     for view in views:
         some = np.random.default_rng(seed).permutation(len(view.present))[:SAMPLE]
-        spreads.append(Background.of(UnitRows(view.rows[np.sort(some)])).typical_spread)
+        spreads.append(Background.of(UnitRows(view.rows[np.sort(some)])).typical_spreads[0])
     largest = max(spreads)
     return [float(np.sqrt(largest / max(spread, 1e-6))) for spread in spreads]
 

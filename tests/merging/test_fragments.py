@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
 from facelink.links import Links
-from facelink.links.features import Background
+from facelink.links.background import Background
 from facelink.merging.fragments import NAMES, Fragments, join_fragments
 
 
@@ -31,30 +32,56 @@ def fragments_of(x, labels, links):
     return Fragments(labels, links, rows, Background.of(rows))
 
 
-def obvious(x, labels, links, usual):
-    """Features by pair of clusters, with loops; ``usual``: the mean similarity inside clusters."""
+def obvious(x, labels, links, usual, begun):
+    """Features by pair of clusters, with loops.
+
+    ``usual`` is the mean similarity inside clusters, ``begun`` what the clusters were at first.
+    """
     k = links.likelihood.shape[1]
     background = Background.of(UnitRows(x))
-    spread = background.typical_spread / (1 - background.typical_center)
+    spread = background.typical_spreads[0] / (1 - background.typical_center)
     pairs = links.pairs()
     clusters = np.unique(labels)
     members = {c: np.flatnonzero(labels == c) for c in clusters}
 
     def against(s, *clusters):
-        center = np.mean([background.center[members[c]].mean() for c in clusters])
+        center = np.mean([background.center[c].mean() for c in clusters])
         return (s - center) / (1 - center)
 
-    inside = {}
-    for c, items in members.items():
-        if len(items) > 1:
-            products = x[items] @ x[items].T
-            inside[c] = against(products[np.triu_indices(len(items), 1)].mean(), c)
+    def inside(items):
+        products = x[items] @ x[items].T
+        return against(products[np.triu_indices(len(items), 1)].mean(), items)
+
     if usual is None:
-        weights = [len(members[c]) for c in inside]
-        usual = np.average([*inside.values(), 0.6], weights=[*weights, 50])
-    coherence = {
-        c: max(((len(m) - 1) * inside.get(c, 0) + usual) / len(m), 0.05) for c, m in members.items()
-    }
+        several = [m for m in members.values() if len(m) > 1]
+        weights = [len(m) for m in several]
+        usual = np.average([*map(inside, several), 0.6], weights=[*weights, 50])
+
+    def coherence_of(items):
+        n = len(items)
+        return max(((n - 1) * (inside(items) if n > 1 else 0) + usual) / n, 0.05)
+
+    coherence = {c: coherence_of(items) for c, items in members.items()}
+    # The collection is small enough for all clusters to be asked how much strangers agree.
+    everyone = [np.flatnonzero(begun == c) for c in np.unique(begun)]
+    roots = [np.sqrt(coherence_of(items)) for items in everyone]
+    strange = {}
+    for c, mine in members.items():
+        agreements = np.sort(
+            [
+                against((x[mine] @ x[yours].T).mean(), mine, yours) / root / np.sqrt(coherence[c])
+                for yours, root in zip(everyone, roots, strict=True)
+            ]
+        )
+        low, middle, high, far = (
+            agreements[int(q * (len(everyone) - 1))] for q in (0.1, 0.5, 0.7, 0.85)
+        )
+        down, up, far_up = (
+            (middle - low) / 1.2816,
+            (high - middle) / 0.5244,
+            (far - middle) / 1.0364,
+        )
+        strange[c] = np.array([middle, down + 0.02, up + 0.02, far_up + 0.02])
     between = {}
     for a, b, p in zip(pairs.first, pairs.second, pairs.likelihood, strict=True):
         if labels[a] != labels[b]:
@@ -62,7 +89,9 @@ def obvious(x, labels, links, usual):
             between.setdefault(key, []).append(float(p))
     between = {key: ps for key, ps in between.items() if max(ps) >= 0.1}
     products = {(a, b): x[members[a]] @ x[members[b]].T for a, b in between}
-    similarity = {(a, b): against(s.mean(), a, b) for (a, b), s in products.items()}
+    similarity = {
+        (a, b): against(s.mean(), members[a], members[b]) for (a, b), s in products.items()
+    }
     listed = {(i, j) for i, row in enumerate(links.neighbors.tolist()) for j in row}
     nearest = {
         (a, b): against(
@@ -72,8 +101,8 @@ def obvious(x, labels, links, usual):
                 for j in members[b]
                 if (i, j) in listed or (j, i) in listed
             ),
-            a,
-            b,
+            members[a],
+            members[b],
         )
         for a, b in between
     }
@@ -86,9 +115,12 @@ def obvious(x, labels, links, usual):
         n, m = len(members[large]), len(members[small])
         listable = n * m * min(1, k / (n + m - 1))
         best = {c: max(v for pair, v in agreement.items() if c in pair) for c in (large, small)}
+        center, *spreads = (strange[a] + strange[b]) / 2
+        deviations = (agreement[a, b] - center) / np.array(spreads)
         out[a, b] = [
             np.log(n), np.log(m), similarity[a, b], coherence[large], coherence[small],
-            agreement[a, b], np.mean(ps), max(ps), nearest[a, b], sum(ps) / listable,
+            agreement[a, b], *deviations, deviations[0] - norm.isf(1 / len(members)),
+            np.mean(ps), max(ps), nearest[a, b], sum(ps) / listable,
             np.log(len(ps)), len(ps) / listable,
             best[large] - agreement[a, b], best[small] - agreement[a, b], spread,
         ]  # fmt: skip
@@ -96,7 +128,7 @@ def obvious(x, labels, links, usual):
 
 
 def check_features(x, labels, links, fragments, usual=None):
-    wanted = obvious(x, labels, links, usual)
+    wanted = obvious(x, labels, links, usual, fragments.cluster_of)
     fragments.likelihood[:] = np.nan
     chosen = fragments.candidates
     found = fragments.features(chosen)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError, MissingExtraError
-from facelink.links.features import Background
+from facelink.links.background import Background
 from facelink.links.gcn import GcnScorer
 from facelink.links.model import GcnModel, Model, UniversalModel, load_model
 from facelink.links.pairs import Pairs, join_directions

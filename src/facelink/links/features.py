@@ -7,29 +7,28 @@ similarities of the neighbours to each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from facelink.compiled import blocks, compiled, in_threads, own_array
-from facelink.embeddings import UnitRows
+from facelink.links.background import BLOCK_ROWS, Background
 from facelink.neighbors import KnnGraph
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
 
-REFERENCES = 1024  # items that every item is compared with, to see what strangers look like
 DEPTHS = (5, 10, 20, 40, 80)  # of the neighbourhoods that are compared
 STEEPNESS = 6.0  # of the softmax over an item's neighbours
-BLOCK_ROWS = 2048
 
 NAMES = (
     # The link itself, against strangers.
     "similarity",  # 0: like strangers, 1: identical
     "deviations",  # the same, in standard deviations of strangers
     "beyond the nearest stranger",  # of as many strangers as there are items
+    "deviations upward",  # by the strangers above the middle
+    "deviations far upward",
+    "far upward beyond the nearest stranger",
     "beyond the stranger of this rank",
     "rank of the neighbour",
     "rank of the pivot",
@@ -56,47 +55,14 @@ NAMES = (
     "strangers to the neighbour",
     "spread of strangers to the pivot",
     "spread of strangers to the neighbour",
+    "spread upward, pivot",
+    "spread upward, neighbour",
+    "spread far upward, pivot",
+    "spread far upward, neighbour",
     "spread of strangers",  # in the collection
+    "spread upward",  # in the collection, beside that
+    "spread far upward",
 )
-
-
-@dataclass(frozen=True)
-class Background:
-    """How similar strangers are, to each item and in the whole collection.
-
-    From a sample of pairs, nearly all of whom are strangers. The median and the
-    lower tail are used, which the few pairs of one person do not move.
-    """
-
-    center: Floats  # (n,)
-    spread: Floats  # (n,)
-    typical_center: float
-    typical_spread: float
-
-    @classmethod
-    def of(cls, rows: UnitRows, *, seed: int = 0, n_threads: int | None = None) -> Background:
-        n_items = len(rows)
-        chosen = np.random.default_rng(seed).permutation(n_items)[:REFERENCES]
-        references = rows[np.sort(chosen)]
-        tenth, middle = (int(q * (len(references) - 1)) for q in (0.1, 0.5))
-        center = np.empty(n_items, np.float32)
-        spread = np.empty(n_items, np.float32)
-
-        def compare(block: slice) -> None:
-            similarities = rows[block] @ references.T
-            similarities.partition((tenth, middle), axis=1)
-            center[block] = similarities[:, middle]
-            # The tenth percentile of a normal distribution is 1.2816 deviations down.
-            spread[block] = (similarities[:, middle] - similarities[:, tenth]) / 1.2816
-
-        for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
-            pass
-        # Embeddings may lie close together: what is small is small beside 1 - similarity.
-        room = max(1 - float(np.median(center)), 1e-6)
-        typical = max(float(np.median(spread)), 1e-3 * room)
-        np.maximum(spread, 0.3 * typical, out=spread)
-        np.minimum(center, 1 - 1e-3 * room, out=center)
-        return cls(center, spread, float(np.median(center)), typical)
 
 
 class LinkFeatures:
@@ -118,7 +84,7 @@ class LinkFeatures:
         self.indices = graph.indices
         self.order = graph.order
         self.background = background
-        center, spread = background.center, background.spread
+        center, spreads = background.center, background.spreads
         self.similarity = scratch_array((n_items, k))  # 0: like strangers, 1: identical
         self.deviations = scratch_array((n_items, k))
         self.root = scratch_array((n_items, k))  # of the softmax over the neighbours
@@ -127,26 +93,27 @@ class LinkFeatures:
 
         def prepare(block: slice) -> None:
             _against_background(
-                self.order[block], self.indices, graph.similarities, center, spread,
+                self.order[block], self.indices, graph.similarities, center, spreads,
                 self.similarity, self.deviations, self.root, self.density,
             )  # fmt: skip
 
         for _ in in_threads(prepare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
             pass
         listed = np.bincount(self.indices.ravel(), minlength=n_items)
-        typical = np.float32(self.background.typical_spread)
-        self.about_items = np.stack(  # (n, 3): popularity, strangers, their spread
+        typical = background.typical_spreads
+        self.about_items = np.column_stack(  # (n, 5): popularity, strangers, their spreads
             [
                 np.log((listed + 1) / max(k, 1)),
-                (center - self.background.typical_center) / typical,
-                spread / typical,
-            ],
-            axis=1,
+                (center - background.typical_center) / typical[0],
+                spreads / np.array(typical),
+            ]
         ).astype(np.float32)
+        self.spreads = spreads
         # If all were strangers, the r-th nearest of n would be this many deviations away.
         share = np.minimum((np.arange(k) + 1) / n_items, 0.5)
         self.strangers = -ndtri(share).astype(np.float32)  # (k,)
-        self.collection = np.float32(typical / (1 - self.background.typical_center))
+        beside = (spread / typical[0] for spread in typical[1:])
+        self.collection = np.array([background.spread, *beside], np.float32)
 
     def of(self, pivots: NDArray[np.integer]) -> Floats:
         """The features of the links of some pivots: (pivots · k, features)."""
@@ -154,15 +121,16 @@ class LinkFeatures:
         out = np.empty((len(pivots), k, len(NAMES)), np.float32)
         _features(
             pivots, self.indices, self.similarity, self.deviations, self.root,
-            self.density, self.back, self.about_items, self.strangers, self.collection,
-            np.array(DEPTHS), own_array("places", len(self.indices), np.int16, -1), out,
+            self.density, self.back, self.about_items, self.spreads, self.strangers,
+            self.collection, np.array(DEPTHS),
+            own_array("places", len(self.indices), np.int16, -1), out,
         )  # fmt: skip
         return out.reshape(-1, len(NAMES))
 
 
 @compiled
 def _against_background(
-    items, indices, similarities, center, spread, similarity, deviations, root, density
+    items, indices, similarities, center, spreads, similarity, deviations, root, density
 ):
     k = indices.shape[1]
     for i in items:
@@ -172,7 +140,7 @@ def _against_background(
             stranger = (center[i] + center[j]) / np.float32(2)
             above = similarities[i, r] - stranger
             similarity[i, r] = above / (np.float32(1) - stranger)
-            deviations[i, r] = above / ((spread[i] + spread[j]) / np.float32(2))
+            deviations[i, r] = above / ((spreads[i, 0] + spreads[j, 0]) / np.float32(2))
             weight = np.exp(np.float32(STEEPNESS) * (similarity[i, r] - np.float32(1)))
             root[i, r] = weight
             total += weight
@@ -183,7 +151,7 @@ def _against_background(
 
 @compiled
 def _features(
-    pivots, indices, similarity, deviations, root, density, listed_at, about_items,
+    pivots, indices, similarity, deviations, root, density, listed_at, about_items, spreads,
     strangers, collection, depths, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
@@ -234,14 +202,17 @@ def _features(
             f[0] = t
             f[1] = deviations[i, r]
             f[2] = deviations[i, r] - strangers[0]
-            f[3] = deviations[i, r] - strangers[r]
-            f[4] = np.log(1.0 + r)
-            f[5] = np.log(1.0 + back)
+            f[3] = deviations[i, r] * beside_spread(spreads, i, j, 1)
+            f[4] = deviations[i, r] * beside_spread(spreads, i, j, 2)
+            f[5] = f[4] - strangers[0]
+            f[6] = deviations[i, r] - strangers[r]
+            f[7] = np.log(1.0 + r)
+            f[8] = np.log(1.0 + back)
             within = 0
             for d in range(n_depths):
                 within += common[d]
-                f[6 + d] = within / min(depths[d], k)
-            f = f[6 + n_depths :]
+                f[9 + d] = within / min(depths[d], k)
+            f = f[9 + n_depths :]
             f[0] = shared / 2
             f[1] = 1 - overlap
             f[2], f[3] = density[i], density[j]
@@ -264,9 +235,15 @@ def _features(
             for a in range(about_items.shape[1]):
                 f[20 + 2 * a] = about_items[i, a]
                 f[21 + 2 * a] = about_items[j, a]
-            f[26] = collection
+            f[30:33] = collection
         for r in range(k):
             place[indices[i, r]] = -1
+
+
+@compiled
+def beside_spread(spreads, i, j, which):
+    """What deviations of a pair are multiplied with to be those of another spread."""
+    return (spreads[i, 0] + spreads[j, 0]) / (spreads[i, which] + spreads[j, which])
 
 
 @compiled

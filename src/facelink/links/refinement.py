@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.compiled import blocks, compiled, in_threads, own_array
-from facelink.links.features import BLOCK_ROWS, LinkFeatures
+from facelink.links.background import BLOCK_ROWS
+from facelink.links.features import LinkFeatures, beside_spread
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
@@ -44,6 +45,9 @@ NAMES = (
     "similarity",
     "deviations",
     "beyond the nearest stranger",
+    "deviations upward",
+    "deviations far upward",
+    "far upward beyond the nearest stranger",
     "rank of the neighbour",
     "popularity of the pivot",
     "popularity of the neighbour",
@@ -51,7 +55,13 @@ NAMES = (
     "strangers to the neighbour",
     "spread of strangers to the pivot",
     "spread of strangers to the neighbour",
+    "spread upward, pivot",
+    "spread upward, neighbour",
+    "spread far upward, pivot",
+    "spread far upward, neighbour",
     "spread of strangers",
+    "spread upward",
+    "spread far upward",
 )
 FAINT = 0.01  # links less likely than this are not looked at again
 USUAL, ASSUMED = 0.6, 50  # the similarity of a likely pair, as if this many had shown it
@@ -104,7 +114,8 @@ class Surroundings:
         _features(
             pivots, asked, context.indices, context.back, self.likelihood, self.joined,
             self.others, self.similarity, self.likeliest, self.usual, context.similarity,
-            context.deviations, context.about_items, context.strangers, context.collection,
+            context.deviations, context.about_items, context.spreads, context.strangers,
+            context.collection,
             own_array("places", len(self.joined), np.int16, -1), out,
         )  # fmt: skip
         return asked, out
@@ -133,7 +144,7 @@ def _around_items(
 @compiled
 def _features(
     pivots, asked, indices, back, likelihood, joined, others, to_others, likeliest, usual,
-    similarity, deviations, about_items, strangers, collection, place, out,
+    similarity, deviations, about_items, spreads, strangers, collection, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
     # Whom both list: their places among the neighbours of either.
@@ -191,11 +202,14 @@ def _features(
             f[18], f[19], f[20] = t - usual[0], usual[1], usual[0]
             f[21], f[22] = t, deviations[i, r]
             f[23] = deviations[i, r] - strangers[0]
-            f[24] = np.log(1.0 + r)
+            f[24] = deviations[i, r] * beside_spread(spreads, i, j, 1)
+            f[25] = deviations[i, r] * beside_spread(spreads, i, j, 2)
+            f[26] = f[25] - strangers[0]
+            f[27] = np.log(1.0 + r)
             for a in range(about_items.shape[1]):
-                f[25 + 2 * a] = about_items[i, a]
-                f[26 + 2 * a] = about_items[j, a]
-            f[31] = collection
+                f[28 + 2 * a] = about_items[i, a]
+                f[29 + 2 * a] = about_items[j, a]
+            f[38:41] = collection
         for r in range(k):
             place[indices[i, r]] = -1
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.embeddings import UnitRows
-from facelink.links.features import Background, LinkFeatures
+from facelink.links.background import Background
+from facelink.links.features import LinkFeatures
 from facelink.links.perceptron import Perceptron
 from facelink.links.refinement import Surroundings
 from facelink.neighbors import KnnGraph

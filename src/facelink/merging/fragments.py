@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel
-from facelink.links.features import BLOCK_ROWS, Background
+from facelink.links.background import BLOCK_ROWS, QUANTILES, Background, spread_of
 from facelink.links.pairs import joined_value
 from facelink.links.perceptron import Perceptron
 from facelink.merging.propagation import root
@@ -31,6 +32,10 @@ NAMES = (
     "coherence of the larger",  # the same within it
     "coherence of the smaller",
     "agreement",  # the similarity, as a share of both coherences
+    "agreement, deviations",  # of strange clusters
+    "agreement, deviations upward",
+    "agreement, deviations far upward",
+    "beyond the nearest stranger",  # of as many clusters as there are
     "mean likelihood",  # of the links between them
     "highest likelihood",
     "highest similarity",  # of two items
@@ -42,8 +47,10 @@ NAMES = (
     "spread of strangers",
 )
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
-CAUTION = 0.2  # the larger the clusters, the more items a wrong join spoils: the surer to be
+CAUTION = 0.2  # the smaller one is beside the other, the more a wrong join spoils: the surer to be
 USUAL, ASSUMED = 0.6, 50  # the coherence of a person, as if this many items had shown it
+REFERENCES = 512  # items, whose clusters show how much those of strangers agree
+LEAST_SPREAD = 0.02  # of the agreement of strangers
 SMALL = 1 / 16  # of a cluster's size, for it to take in several at once
 GROWTH = 1 / 4  # at once, at most
 PAIRS_AT_ONCE = 16_384
@@ -68,7 +75,7 @@ class Fragments:
         self, labels: Labels, links: Links, rows: UnitRows, background: Background
     ) -> None:
         self.k = links.likelihood.shape[1]
-        self.spread = background.typical_spread / (1 - background.typical_center)
+        self.spread = background.spread
         _, self.cluster_of = np.unique(labels, return_inverse=True)  # (n,) at the beginning
 
         # Of each cluster. One that was joined to another is empty from then on.
@@ -82,6 +89,16 @@ class Fragments:
         # A few clusters, perhaps wrong ones, do not say what is usual.
         known = USUAL * ASSUMED + weights @ self._inside(several)
         self.usual = known / (ASSUMED + weights.sum())
+
+        # Clusters that others are compared with, as they are now: their means, beside coherence.
+        chosen = np.random.default_rng(0).permutation(len(self.cluster_of))[:REFERENCES]
+        chosen = np.unique(self.cluster_of[chosen])
+        self.their_roots = np.sqrt(self._coherence(chosen))
+        self.their_strangers = self.centers[chosen] / self.sizes[chosen]
+        coherent = self.their_roots * self.sizes[chosen]
+        self.references = self.sums[chosen] / coherent[:, None].astype(np.float32)
+        # Of each cluster: how much strangers agree with it; not known yet.
+        self.strange = np.full((len(self.sizes), 1 + len(QUANTILES)), np.nan)  # center, spreads
 
         # Of each pair of clusters that have a link: likelihoods summed, the highest, the
         # highest similarity, links counted; whether they are one person, if judged. Pairs that
@@ -146,10 +163,8 @@ class Fragments:
         n_large, n_small = self.sizes[large], self.sizes[small]
         coherence = np.full(len(self.sizes), np.nan)
         concerned = np.unique(np.concatenate([a, b]))
-        # Drawn towards that of the others; a cluster of one has none of its own.
-        n = self.sizes[concerned]
-        drawn = (self._inside(concerned) * (n - 1) + self.usual) / n
-        coherence[concerned] = np.maximum(drawn, 0.05)
+        coherence[concerned] = self._coherence(concerned)
+        self._see_strangers(concerned)
 
         products = np.empty(len(a))
         for start in range(0, len(a), PAIRS_AT_ONCE):
@@ -160,6 +175,9 @@ class Fragments:
         agreement = similarity / np.sqrt(coherence[a] * coherence[b])
         self.agreement[pairs] = agreement
         best = self._best_agreement()
+        strange = (self.strange[a] + self.strange[b]) / 2
+        deviations = (agreement - strange[:, 0]) / strange[:, 1:].T
+        nearest = -ndtri(min(1 / np.count_nonzero(self.sizes), 0.5))
 
         # Each item lists at most k others, so not all pairs of items can have a link.
         listable = n_large * n_small * np.minimum(1, self.k / (n_large + n_small - 1))
@@ -170,6 +188,8 @@ class Fragments:
             coherence[large],
             coherence[small],
             agreement,
+            *deviations,
+            deviations[0] - nearest,
             self.total[pairs] / self.count[pairs],
             self.highest[pairs],
             _against(strangers, self.nearest[pairs]),
@@ -189,6 +209,24 @@ class Fragments:
         mean = (squares - n) / np.maximum(n * (n - 1), 1)
         return _against(self.centers[clusters] / n, mean)
 
+    def _coherence(self, clusters: NDArray[np.int64]) -> Floats:
+        """The same, drawn towards that of the others; a cluster of one has none of its own."""
+        n = self.sizes[clusters]
+        return np.maximum((self._inside(clusters) * (n - 1) + self.usual) / n, 0.05)
+
+    def _see_strangers(self, clusters: NDArray[np.int64]) -> None:
+        """Find out how much strangers agree with some clusters, where that is not known."""
+        clusters = clusters[np.isnan(self.strange[clusters, 0])]
+        for start in range(0, len(clusters), BLOCK_ROWS):
+            some = clusters[start : start + BLOCK_ROWS]
+            n, root = self.sizes[some, None], np.sqrt(self._coherence(some))[:, None]
+            strangers = self.centers[some, None] / n
+            strangers = (strangers + self.their_strangers) / 2
+            products = (self.sums[some] @ self.references.T) / n
+            agreement = (products - strangers / self.their_roots) / (1 - strangers) / root
+            center, spreads = spread_of(agreement)
+            self.strange[some] = np.column_stack([center, spreads + LEAST_SPREAD])
+
     def _best_agreement(self) -> Floats:
         """Of each cluster with any other, as far as it was computed."""
         known = np.flatnonzero(~np.isnan(self.agreement))
@@ -203,8 +241,9 @@ class Fragments:
         A cluster also takes in others that like it best, as long as they are small beside it:
         one by one would come to nearly the same, and take as many rounds as a person has photos.
         """
-        larger = np.maximum(self.sizes[self.first], self.sizes[self.second])
-        likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / larger**CAUTION)
+        sizes = self.sizes[self.first], self.sizes[self.second]
+        ratio = np.maximum(*sizes) / np.maximum(np.minimum(*sizes), 1)
+        likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / ratio**CAUTION)
         ends = np.concatenate([self.first[likely], self.second[likely]])
         others = np.concatenate([self.second[likely], self.first[likely]])
         likelihood = np.tile(self.likelihood[likely], 2)
@@ -237,6 +276,7 @@ class Fragments:
             values = getattr(self, name)
             np.add.at(values, moved[going], values[going])
             values[going] = 0
+        self.strange[going] = self.strange[moved[going]] = np.nan
         self.becomes = moved[self.becomes]
         changed = np.zeros(len(self.sizes), bool)
         changed[going] = changed[moved[going]] = True
@@ -268,8 +308,8 @@ def join_fragments(
     model : UniversalModel
         Its second network judges pairs of clusters.
     threshold : float
-        The likelihood from which two single items are joined; the larger the
-        clusters, the higher.
+        The likelihood from which two clusters of one size are joined; the smaller
+        one of them is beside the other, the higher.
     n_threads : int, optional
         All cores of the process by default. The result does not depend on it.
 

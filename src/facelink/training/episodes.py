@@ -32,8 +32,10 @@ Labels = NDArray[np.int64]
 LARGEST = 9000  # items of an episode, about
 SMALLER, SELDOM = 3000, 0.15  # how large most are, and the share of larger ones
 MOST_PHOTOS = 1000  # of one person
-CROWD_OF, CROWDS_OF = 45, (10_000, 60_000)  # episodes, one of which is a crowd; its items
-AS_IT_IS, AS_CROWD = 4, 8  # how many times an episode counts that is real, or so large
+CROWD_OF, CROWDS_OF = 60, (10_000, 40_000)  # episodes, one of which is a crowd; its items
+AS_IT_IS, AS_CROWD = 16, 2  # how many times an episode counts that is real, or so large
+OWNED = 0.15  # episodes in which one person has a tenth to a half of all photos
+CHANGED = 0.2  # people who look hardly like themselves
 FITTED = 20  # people with several photos, to know what people look like
 ENOUGH = 60  # items of an episode at least
 TRIES = 200  # to make one
@@ -230,7 +232,11 @@ def _sizes(rng: Rng) -> NDArray[np.int64]:
         few = rng.random(people) < 0.1
         sizes = np.where(few, rng.uniform(50, 800, people), rng.integers(1, 6, people))
     whole = np.clip(sizes, 1, MOST_PHOTOS).astype(np.int64)
-    return whole[: max(2, int(np.searchsorted(np.cumsum(whole), _limit(rng))))]
+    whole = whole[: max(2, int(np.searchsorted(np.cumsum(whole), _limit(rng))))]
+    if rng.random() < OWNED:  # someone's own collection
+        share = rng.uniform(0.1, 0.5)
+        whole[0] = np.clip(share / (1 - share) * whole[1:].sum(), 1, LARGEST)
+    return whole
 
 
 def _in_modes(drawn: Floats, residuals: Floats, rng: Rng) -> Floats:
@@ -238,6 +244,8 @@ def _in_modes(drawn: Floats, residuals: Floats, rng: Rng) -> Floats:
     n_modes = int(rng.integers(1, 1 + min(8, len(drawn) // 2)))
     share = rng.uniform(0, 0.85, (n_modes, 1))
     modes = residuals[rng.integers(len(residuals), size=n_modes)]
+    if rng.random() < CHANGED:  # as a child and grown up, say
+        modes = modes * rng.uniform(1, 2, (n_modes, 1))
     which = rng.choice(n_modes, size=len(drawn), p=rng.dirichlet(np.ones(n_modes)))
     return share[which] * modes[which] + np.sqrt(1 - share[which] ** 2) * drawn
 

@@ -17,7 +17,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import facelink
 from facelink.embeddings import UnitRows
 from facelink.links import Links
-from facelink.links.features import Background, LinkFeatures
+from facelink.links.background import Background
+from facelink.links.features import LinkFeatures
 from facelink.links.model import Preset, UniversalModel
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import Surroundings
@@ -37,6 +38,8 @@ CANDIDATES = 1500  # pairs of clusters of each episode and round that are learne
 MERGED = 0.55  # the likelihood from which links are merged into clusters to learn from
 ROUNDS = 2
 BATCH = 4096
+EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
+BIAS = 0.4  # of log-odds, by what items are like, in a collection none has seen
 PRESETS = {"balanced": Preset(0.6, 0.7), "purity": Preset(0.85, 0.9)}
 
 Floats = NDArray[np.float32]
@@ -149,20 +152,33 @@ class Lesson:
     def elsewhere(self, rng: np.random.Generator) -> Floats:
         """What might be thought of the links if the collection were none of those trained on.
 
-        There the looks are too sure or not sure enough, of all links alike; what learns
-        from them must not rely on it.
+        There the looks are too sure or not sure enough: of all links alike, of those of items
+        that are alike (blurred ones, say), of single items. What learns from them must not
+        rely on it.
         """
         p = self.likelihood
+        about = self.features.about_items
+        about = (about - about.mean(axis=0)) / (about.std(axis=0) + 1e-6)
+        items = np.clip(about, -3, 3) @ rng.normal(0, BIAS, about.shape[1])
+        items += rng.normal(0, BIAS, len(items))
         log_odds = np.log(p + 1e-6) - np.log(1 - p + 1e-6)
         log_odds = log_odds * rng.uniform(0.8, 1.25) + rng.normal(0, 0.5)
+        log_odds += (items[:, None] + items[self.graph.indices]) / 2
         return np.where(p > 0, 1 / (1 + np.exp(-log_odds)), 0).astype(np.float32)
 
     def _examples(self, asked: NDArray[np.bool_], features: Floats) -> Examples:
         labels = self.episode.labels
         truth = labels[self.graph.indices[: len(asked)]] == labels[: len(asked), None]
-        # Every link counts alike. If every person did, those with one photo, of whom no link is
-        # true, would make the model doubt everybody's.
-        return features, truth[asked].astype(np.float32), np.ones(len(features), np.float32)
+        # Someone with many photos counts for more, but not as much more as they have links. Those
+        # with one photo, of whom no link is true, count like others on average: if they counted
+        # for most, they would make the model doubt everybody's.
+        sizes = np.bincount(labels)[labels[: len(asked)]]
+        weights = sizes ** -float(EVENNESS)
+        several = sizes > 1
+        weights[~several] = weights[several].mean() if several.any() else 1.0
+        weights /= weights.mean()
+        importance = np.repeat(weights, asked.sum(axis=1)).astype(np.float32)
+        return features, truth[asked].astype(np.float32), importance
 
     def fragment_examples(self, rng: np.random.Generator) -> list[Examples]:
         """Pairs of the clusters that the links give, before and after some were joined rightly."""
@@ -181,6 +197,7 @@ class Lesson:
             gain = 2 * sizes[0] * sizes[1] / (sizes[0] + sizes[1])
             chosen = rng.permutation(len(truth))[:CANDIDATES]
             importance = gain[chosen] * len(truth) / len(chosen) / self.graph.n_items
+            importance *= self.episode.times
             examples.append(
                 (
                     fragments.features(candidates)[chosen],
@@ -224,7 +241,9 @@ def fit_perceptron(
     features, truth, importance = (np.concatenate(part) for part in zip(*examples, strict=True))
     importance = np.minimum(importance / importance.mean(), 50)
     mean, scale = features.mean(axis=0), 1 / (features.std(axis=0) + 1e-6)
-    x = torch.from_numpy((features - mean) * scale).clamp_(-FARTHEST, FARTHEST)
+    features -= mean  # in place: there are gigabytes of them
+    features *= scale
+    x = torch.from_numpy(features).clamp_(-FARTHEST, FARTHEST)
     target, weight = torch.from_numpy(truth), torch.from_numpy(importance)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

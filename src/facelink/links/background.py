@@ -1,0 +1,92 @@
+"""What strangers look like: the scale on which similarities are read.
+
+An item is compared with a sample of the collection, nearly all of whom are strangers to
+it. Where their similarities lie says more than any fixed threshold: an embedder's strangers
+may be similar on average, and a blurred face is similar to every other blurred face, which
+only the upper side of its strangers shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facelink.compiled import blocks, in_threads
+from facelink.embeddings import UnitRows
+
+Floats = NDArray[np.float32]
+
+REFERENCES = 1024  # items that every item is compared with
+BLOCK_ROWS = 2048
+# Quantiles, and how many deviations of a normal distribution they are from the middle. The
+# highest tells most, but where one person has a seventh of all photos it is that person's own.
+QUANTILES = {0.1: -1.2816, 0.7: 0.5244, 0.85: 1.0364}
+NARROWEST = 0.3  # spreads are not taken to be less than this share of the typical one
+
+
+@dataclass(frozen=True)
+class Background:
+    """How similar strangers are, to each item and in the whole collection.
+
+    Attributes
+    ----------
+    center : (n,) array
+        The median of the similarities to strangers.
+    spreads : (n, 3) array
+        Their standard deviation, as seen from below, from above and from far above.
+    typical_center : float
+    typical_spreads : tuple of float
+        The medians of these.
+    """
+
+    center: Floats
+    spreads: Floats
+    typical_center: float
+    typical_spreads: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rows: UnitRows, *, seed: int = 0, n_threads: int | None = None) -> Background:
+        """Of unit vectors, read a block at a time."""
+        n_items = len(rows)
+        chosen = np.random.default_rng(seed).permutation(n_items)[:REFERENCES]
+        references = rows[np.sort(chosen)]
+        center = np.empty(n_items, np.float32)
+        spreads = np.empty((n_items, len(QUANTILES)), np.float32)
+
+        def compare(block: slice) -> None:
+            center[block], spreads[block] = spread_of(rows[block] @ references.T)
+
+        for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
+            pass
+        return cls.from_spreads(center, spreads)
+
+    @classmethod
+    def from_spreads(cls, center: Floats, spreads: Floats) -> Background:
+        """Of what `spread_of` gives; items that differ from no stranger are given some room."""
+        # Embeddings may lie close together: what is small is small beside 1 - similarity.
+        typical_center = float(np.median(center))
+        room = max(1 - typical_center, 1e-6)
+        typical = np.maximum(np.median(spreads, axis=0), np.float32(1e-3 * room))
+        return cls(
+            np.minimum(center, np.float32(1 - 1e-3 * room)),
+            np.maximum(spreads, np.float32(NARROWEST) * typical),
+            typical_center,
+            tuple(typical.tolist()),
+        )
+
+    @property
+    def spread(self) -> float:
+        """How far strangers differ in the collection, beside how far they are from identical."""
+        return self.typical_spreads[0] / (1 - self.typical_center)
+
+
+def spread_of(similarities: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The middle of each row (m,), and its spreads (m, 3). Changes the order in the rows."""
+    last = similarities.shape[1] - 1
+    places = [int(q * last) for q in (0.5, *QUANTILES)]
+    similarities.partition(places, axis=1)
+    at = similarities[:, places]
+    return at[:, 0], (at[:, 1:] - at[:, :1]) / np.array([*QUANTILES.values()], at.dtype)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conftest import make_faces
+from facelink.embeddings import UnitRows
+from facelink.links.background import Background
+
+
+def test_it_is_that_of_strangers():
+    """People with many photos do not move it."""
+    x, labels = make_faces(sizes=(40,) * 12, dimension=64, n_copies=0)
+    products = x @ x.T
+    strangers = products[labels[:, None] != labels]
+    background = Background.of(UnitRows(x))
+    assert background.typical_center == pytest.approx(np.median(strangers), abs=0.03)
+    assert background.typical_spreads == pytest.approx([strangers.std()] * 3, rel=0.3)
+
+
+def test_what_resembles_its_like_has_a_wide_upper_side():
+    """Bad photos of different people are alike, as far as nobody else is."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 64)) / 8
+    blurred = np.arange(400)
+    x[blurred] = 0.6 * x[blurred] + 0.4 * rng.normal(size=64) / 8 * 2
+    background = Background.of(UnitRows(x))
+    below, _, far_above = (background.spreads / background.typical_spreads).T
+    assert np.median(far_above[blurred]) > 2
+    assert np.median(far_above[len(blurred) :]) < 1.2
+    assert np.median(below[blurred]) < 1.5
+
+
+def test_items_without_a_spread_are_given_some():
+    x = np.eye(40)[np.repeat(np.arange(20), 2)] + 1e-9
+    background = Background.of(UnitRows(x))
+    assert (background.spreads > 0).all()
+    assert background.spread > 0
