@@ -10,8 +10,14 @@ from conftest import make_faces  # noqa: E402
 from facelink.errors import ModelError  # noqa: E402
 from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
-from facelink.training.episodes import Collection, _with_noise, make_episodes  # noqa: E402
-from facelink.training.universal import train_universal  # noqa: E402
+from facelink.training import episodes  # noqa: E402
+from facelink.training.episodes import (  # noqa: E402
+    Collection,
+    Episode,
+    _with_noise,
+    make_episodes,
+)
+from facelink.training.universal import Lesson, train_universal  # noqa: E402
 
 SIZES = (30, 12, 9, 7, 5, 5, 4, 4, 3, 2, 2) * 4 + (1,) * 40
 
@@ -97,21 +103,66 @@ def test_the_perceptron_is_the_network_that_was_trained():
 
 def test_episodes_are_collections_of_other_kinds():
     given = collections()
-    episodes = make_episodes(given, 60, seed=0)
-    assert len(episodes) == 60
-    for collection, episode in zip(given, episodes, strict=False):  # first as they are
+    made = make_episodes(given, 60, seed=0)
+    assert len(made) == 60
+    for collection, episode in zip(given, made, strict=False):  # first as they are
         assert len(episode.labels) == len(collection.labels)
-    for episode in episodes:
+    for episode in made:
         lengths = np.linalg.norm(episode.embeddings.astype(np.float32), axis=1)
         np.testing.assert_allclose(lengths, 1, atol=2e-2)
         assert len(episode.embeddings) == len(episode.labels)
-    sizes = [np.unique(e.labels, return_counts=True)[1] for e in episodes]
+    sizes = [np.unique(e.labels, return_counts=True)[1] for e in made]
     assert max(s.max() for s in sizes) > 200  # nobody has that many photos to begin with
     assert min(s.mean() for s in sizes) < 2  # most of them alone; four photos each to begin with
-    dimensions = {e.embeddings.shape[1] for e in episodes}
+    dimensions = {e.embeddings.shape[1] for e in made}
     assert len(dimensions) > 2  # other embedders
     again = make_episodes(given, 60, seed=0)
-    np.testing.assert_array_equal(episodes[-1].embeddings, again[-1].embeddings)
+    np.testing.assert_array_equal(made[-1].embeddings, again[-1].embeddings)
+
+
+def test_some_collections_belong_to_one_person(monkeypatch):
+    monkeypatch.setattr(episodes, "OWNED", 1.0)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        sizes = episodes._sizes(rng)
+        if len(sizes) > 20:  # a person more or less is no matter
+            assert 0.08 < sizes[0] / sizes.sum() < 0.52
+
+
+def lesson_of(sizes: tuple[int, ...]) -> Lesson:
+    x, labels = make_faces(sizes, dimension=32, noise=0.4, n_copies=0)
+    order = np.random.default_rng(0).permutation(len(labels))
+    lesson = Lesson.of(Episode(x[order].astype(np.float16), labels[order]))
+    lesson.likelihood[:] = labels[order][lesson.graph.indices] == labels[order][:, None]
+    return lesson
+
+
+def test_a_person_of_many_photos_counts_for_more_but_not_as_much_more():
+    lesson = lesson_of((60,) + (4,) * 30 + (1,) * 30)
+    _, truth, importance = lesson.link_examples()
+    sizes = np.repeat(np.bincount(lesson.episode.labels)[lesson.episode.labels], lesson.graph.k)
+    sizes = sizes[: len(importance)]
+    of = {size: np.unique(importance[sizes == size]) for size in (1, 4, 60)}
+    assert all(len(weights) == 1 for weights in of.values())
+    assert of[4] / of[60] == pytest.approx(15**0.25, rel=1e-4)
+    assert of[60] < of[1] < of[4]
+    assert importance.mean() == pytest.approx(1, rel=1e-4)
+    assert set(np.unique(truth)) == {0, 1}
+
+
+def test_elsewhere_all_links_of_an_item_may_be_doubted():
+    """But none is taken for certain that was ruled out, and nearly all keep their side."""
+    lesson = lesson_of((12,) * 20)
+    likely = lesson.likelihood == 1
+    lesson.likelihood[:] = np.where(likely, 0.9, 0.1)
+    lesson.likelihood[0, :3] = 0
+    seen = lesson.elsewhere(np.random.default_rng(0))
+    assert (seen[0, :3] == 0).all()
+    assert seen[likely].mean() > 0.7
+    assert seen[~likely].mean() < 0.3
+    by_item = np.array([seen[i][likely[i]].mean() for i in range(len(seen)) if likely[i].any()])
+    within = np.mean([seen[i][likely[i]].std() for i in range(len(seen)) if likely[i].sum() > 1])
+    assert by_item.std() > 0.5 * within  # what an item is like shows in all its links
 
 
 def test_grown_photos_belong_to_their_person():
