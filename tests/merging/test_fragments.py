@@ -220,6 +220,29 @@ class Judge:
         return (features[:, NAMES.index("similarity")] > 0.5).astype(float)
 
 
+class Credulous:
+    """Takes all for one person."""
+
+    def probabilities(self, features):
+        return np.ones(len(features))
+
+
+def test_clusters_no_nearer_than_strangers_are_not_joined_whatever_the_links_say():
+    """Sixty people whose links are all certain; each person in two pieces."""
+    x, truth = make_faces(sizes=(30,) * 60, dimension=64, noise=0.4, n_copies=0)
+    graph = knn_graph(x, 40)
+    links = Links(graph, np.ones(graph.indices.shape, np.float32))
+    pieces = 2 * truth + np.random.default_rng(0).integers(0, 2, len(truth))
+    fragments = fragments_of(x, pieces, links)
+    fragments.judge(Credulous())
+    ends = fragments.first, fragments.second
+    first, second = (truth[[np.flatnonzero(pieces == c)[0] for c in end]] for end in ends)
+    likely = fragments.likelihood > 0.5
+    assert likely[first == second].all()
+    assert (first != second).sum() > 60
+    assert likely[first != second].mean() < 0.1
+
+
 def test_fragments_of_a_large_identity_are_joined_whatever_their_size():
     """Neighbours that are all in one's own fragment but few do not keep it apart."""
     x, truth = make_faces(sizes=(300, 200) + (5,) * 200, noise=0.5, n_copies=0)

@@ -46,8 +46,9 @@ NAMES = (
     "better for the smaller",
     "spread of strangers",
 )
+FAR_UPWARD = NAMES.index("agreement, deviations far upward")
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
-CAUTION = 0.2  # the smaller one is beside the other, the more a wrong join spoils: the surer to be
+CAUTION = 0.2  # the larger the clusters, the more items a wrong join spoils: the surer to be
 USUAL, ASSUMED = 0.6, 50  # the coherence of a person, as if this many items had shown it
 REFERENCES = 512  # items, whose clusters show how much those of strangers agree
 LEAST_SPREAD = 0.02  # of the agreement of strangers
@@ -148,9 +149,14 @@ class Fragments:
         """Ask the network about the candidates."""
         asked = self.candidates
         features = self.features(asked)
+        # Whoever agrees no more than the nearest of as many strangers would may be that one,
+        # whatever the links say: in a collection of another kind they may all be too sure.
+        apart = features[:, FAR_UPWARD] <= self._nearest_stranger()
 
         def work(block: slice) -> None:
-            self.likelihood[asked[block]] = network.probabilities(features[block])
+            likelihood = network.probabilities(features[block])
+            likelihood[apart[block]] = 0
+            self.likelihood[asked[block]] = likelihood
 
         for _ in in_threads(work, blocks(len(asked), PAIRS_AT_ONCE), n_threads=n_threads):
             pass
@@ -177,7 +183,6 @@ class Fragments:
         best = self._best_agreement()
         strange = (self.strange[a] + self.strange[b]) / 2
         deviations = (agreement - strange[:, 0]) / strange[:, 1:].T
-        nearest = -ndtri(min(1 / np.count_nonzero(self.sizes), 0.5))
 
         # Each item lists at most k others, so not all pairs of items can have a link.
         listable = n_large * n_small * np.minimum(1, self.k / (n_large + n_small - 1))
@@ -189,7 +194,7 @@ class Fragments:
             coherence[small],
             agreement,
             *deviations,
-            deviations[0] - nearest,
+            deviations[0] - self._nearest_stranger(),
             self.total[pairs] / self.count[pairs],
             self.highest[pairs],
             _against(strangers, self.nearest[pairs]),
@@ -227,6 +232,10 @@ class Fragments:
             center, spreads = spread_of(agreement)
             self.strange[some] = np.column_stack([center, spreads + LEAST_SPREAD])
 
+    def _nearest_stranger(self) -> float:
+        """How many deviations away the nearest of so many strange clusters would be."""
+        return float(-ndtri(min(1 / np.count_nonzero(self.sizes), 0.5)))
+
     def _best_agreement(self) -> Floats:
         """Of each cluster with any other, as far as it was computed."""
         known = np.flatnonzero(~np.isnan(self.agreement))
@@ -241,9 +250,8 @@ class Fragments:
         A cluster also takes in others that like it best, as long as they are small beside it:
         one by one would come to nearly the same, and take as many rounds as a person has photos.
         """
-        sizes = self.sizes[self.first], self.sizes[self.second]
-        ratio = np.maximum(*sizes) / np.maximum(np.minimum(*sizes), 1)
-        likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / ratio**CAUTION)
+        larger = np.maximum(self.sizes[self.first], self.sizes[self.second])
+        likely = np.flatnonzero(1 - self.likelihood <= (1 - threshold) / larger**CAUTION)
         ends = np.concatenate([self.first[likely], self.second[likely]])
         others = np.concatenate([self.second[likely], self.first[likely]])
         likelihood = np.tile(self.likelihood[likely], 2)
@@ -308,8 +316,8 @@ def join_fragments(
     model : UniversalModel
         Its second network judges pairs of clusters.
     threshold : float
-        The likelihood from which two clusters of one size are joined; the smaller
-        one of them is beside the other, the higher.
+        The likelihood from which two single items are joined; the larger the
+        clusters, the higher.
     n_threads : int, optional
         All cores of the process by default. The result does not depend on it.
 
