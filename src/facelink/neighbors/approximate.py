@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 CELLS = 3.0  # times the root of the number of items
 SAMPLED = 32  # items per cell that centres are found from
 ROUNDS = 5  # of k-means
-SPANNED = 0.99  # of what centres are, by the directions in which items are compared with them
+SPANNED = 0.99  # of the centres' squares, by the directions in which items are compared with them
 ASKED = 1024  # items whose exact neighbours are looked for
 FEWEST, MOST = 12, 24  # cells that each item looks into
 BEGUN, WANTED = 0.93, 0.985  # of the neighbours that matter, to be found in cells and in the end
@@ -58,7 +58,7 @@ class Cells:
     starts : (c + 1,) int64 array
         Where each cell begins among the members.
     near : (m, p) int32 array
-        The cells nearest to each item, nearest first; its own is the first.
+        The cells nearest to each item, as good as nearest first; its own is the first.
     """
 
     centers: Floats
@@ -115,8 +115,11 @@ class Cells:
 def _nearest_centers(
     rows: UnitRows, items: NDArray[np.int64], centers: Floats, count: int, n_threads: int | None
 ) -> Iterator[tuple[slice, NDArray[np.intp]]]:
-    """Yield blocks of the items, and so many of the nearest centres of each, nearest first."""
-    # Centres, being means, differ in fewer directions than items do.
+    """Yield blocks of the items, and so many of the nearest centres of each, nearest first.
+
+    Centres, being means, lie in fewer directions than items do: only these are compared, and
+    of two that are nearly as near one may stand for the other.
+    """
     scales, axes = np.linalg.eigh(centers.T @ centers)
     axes = axes[:, np.cumsum(scales) > (1 - SPANNED) * scales.sum()]
     flat_centers = (centers @ axes).T
