@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import facelink
 from conftest import make_faces
 from facelink.embeddings import UnitRows
 from facelink.links.background import Background
@@ -36,3 +37,12 @@ def test_items_without_a_spread_are_given_some():
     background = Background.of(UnitRows(x))
     assert (background.spreads > 0).all()
     assert background.spread > 0
+
+
+@pytest.mark.parametrize("difference", [1e-3, 1e-5, 1e-7])
+def test_items_that_are_all_but_identical_can_be_clustered(difference):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=64) + difference * rng.normal(size=(200, 64))
+    found = facelink.cluster(x.astype(np.float32))
+    assert np.isfinite(found.confidence).all()
+    assert len(found.labels) == 200

@@ -24,6 +24,7 @@ BLOCK_ROWS = 2048
 # Quantiles, and how many deviations of a normal distribution they are from the middle. The
 # highest tells most, but where one person has a seventh of all photos it is that person's own.
 QUANTILES = {0.1: -1.2816, 0.7: 0.5244, 0.85: 1.0364}
+LEAST_ROOM = 1e-6  # between a stranger and an identical item, for float32 to tell them apart
 NARROWEST = 0.3  # spreads are not taken to be less than this share of the typical one
 
 
@@ -49,7 +50,7 @@ class Background:
 
     @classmethod
     def of(cls, rows: UnitRows, *, seed: int = 0, n_threads: int | None = None) -> Background:
-        """Of unit vectors, read a block at a time."""
+        """Of unit vectors; whoever differs from no stranger is given some room."""
         n_items = len(rows)
         chosen = np.random.default_rng(seed).permutation(n_items)[:REFERENCES]
         references = rows[np.sort(chosen)]
@@ -61,21 +62,12 @@ class Background:
 
         for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
             pass
-        return cls.from_spreads(center, spreads)
-
-    @classmethod
-    def from_spreads(cls, center: Floats, spreads: Floats) -> Background:
-        """Of what `spread_of` gives; items that differ from no stranger are given some room."""
         # Embeddings may lie close together: what is small is small beside 1 - similarity.
-        typical_center = float(np.median(center))
-        room = max(1 - typical_center, 1e-6)
+        room = max(1 - float(np.median(center)), LEAST_ROOM)
+        np.minimum(center, np.float32(1 - max(1e-3 * room, LEAST_ROOM)), out=center)
         typical = np.maximum(np.median(spreads, axis=0), np.float32(1e-3 * room))
-        return cls(
-            np.minimum(center, np.float32(1 - 1e-3 * room)),
-            np.maximum(spreads, np.float32(NARROWEST) * typical),
-            typical_center,
-            tuple(typical.tolist()),
-        )
+        np.maximum(spreads, np.float32(NARROWEST) * typical, out=spreads)
+        return cls(center, spreads, float(np.median(center)), tuple(typical.tolist()))
 
     @property
     def spread(self) -> float:

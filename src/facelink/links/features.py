@@ -108,7 +108,6 @@ class LinkFeatures:
                 spreads / np.array(typical),
             ]
         ).astype(np.float32)
-        self.spreads = spreads
         # If all were strangers, the r-th nearest of n would be this many deviations away.
         share = np.minimum((np.arange(k) + 1) / n_items, 0.5)
         self.strangers = -ndtri(share).astype(np.float32)  # (k,)
@@ -121,8 +120,8 @@ class LinkFeatures:
         out = np.empty((len(pivots), k, len(NAMES)), np.float32)
         _features(
             pivots, self.indices, self.similarity, self.deviations, self.root,
-            self.density, self.back, self.about_items, self.spreads, self.strangers,
-            self.collection, np.array(DEPTHS),
+            self.density, self.back, self.about_items, self.background.spreads,
+            self.strangers, self.collection, np.array(DEPTHS),
             own_array("places", len(self.indices), np.int16, -1), out,
         )  # fmt: skip
         return out.reshape(-1, len(NAMES))

@@ -114,8 +114,8 @@ class Surroundings:
         _features(
             pivots, asked, context.indices, context.back, self.likelihood, self.joined,
             self.others, self.similarity, self.likeliest, self.usual, context.similarity,
-            context.deviations, context.about_items, context.spreads, context.strangers,
-            context.collection,
+            context.deviations, context.about_items, context.background.spreads,
+            context.strangers, context.collection,
             own_array("places", len(self.joined), np.int16, -1), out,
         )  # fmt: skip
         return asked, out
