@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 import facelink
-from facelink.experiments.bench import RECIPE, half_of_people
+from facelink.experiments.bench import NARROW, RECIPE, half_of_people
 from peers import measure, oracle_rows
 from tables import markdown, save
 
@@ -37,7 +37,7 @@ VARIANTS = {
     "GCN-M, balance only": {"similarity": False},
     "GCN-M, as in the paper": {"similarity": False, "balanced": False},
     "GCN-M, the paper's widths": {"widths": (512, 512, 256, 256)},
-    "GCN-M, narrow": {"widths": (64, 64, 32, 32)},
+    "GCN-M, narrow": NARROW,
 }
 
 

@@ -12,11 +12,12 @@ In turns in one run, on the same features, graph and weights (GCN-M, the paper's
 - (c) facelink: the scorer;
 - (d) facelink, narrow: the scorer with narrower layers.
 
-Each in a process of its own, for its peak memory. The share of the machine's rate is that
-of (c): the multiply-adds that are left after folding, per second, over those of products
-of the same shapes alone. Weights are random unless --paper and --narrow name models: the
-speed does not depend on them. Then how (c) grows with n, k1, k2 and d (--growth). Saves
-results/scoring.* and results/scoring_growth.*. Needs the extra [train].
+All score the same pivots, which come one after the other in (c)'s order, as they do when a
+whole collection is scored. Each in a process of its own, for its peak memory. The share of
+the machine's rate is that of (c): the multiply-adds that are left after folding, per second,
+over those of products of the same shapes alone. Weights are random unless --paper and
+--narrow name models: the speed does not depend on them. Then how (c) grows with n, k1, k2
+and d (--growth). Saves results/scoring.* and results/scoring_growth.*. Needs the extra [train].
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from facelink.compiled import available_threads, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links.gcn import PIVOTS, GcnScorer
 from facelink.links.model import Architecture
+from facelink.neighbors.order import near_one_another
 from facelink.runs import Run
 from facelink.subgraphs import build_subgraphs
 from facelink.training.network import Batch, LinkNetwork, weights_of
@@ -196,7 +198,7 @@ def run(way: str, folder: Path, n_pivots: int) -> dict[str, object]:
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     score = ways(x, graph, paper, narrow)[way]()
-    pivots = np.random.default_rng(0).permutation(len(x))[:n_pivots]
+    pivots = near_one_another(graph.indices)[len(x) // 2 :][:n_pivots]
     score(pivots[: 2 * BATCH])  # compiles, warms up
     began = time.perf_counter()
     likelihood = score(pivots)

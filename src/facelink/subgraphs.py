@@ -175,6 +175,7 @@ def _build(neighbors, pivots, hops, u, include_pivot, position):
 
     # Node q lists r among its u nearest: an edge each way, once, even if r lists q as well.
     listed = np.empty((end, u), np.int32)  # the u nearest of q that are nodes of its subgraph
+    mutual = np.empty((end, u), np.bool_)
     counts = np.zeros(end, np.int64)
     edge_starts = np.zeros(end + 1, np.int64)
     for s in range(batch):
@@ -193,8 +194,8 @@ def _build(neighbors, pivots, hops, u, include_pivot, position):
         edge_starts[q + 1] += counts[q]
         for c in range(counts[q]):
             r = listed[q, c]
-            if not _lists(listed, counts, r, q):
-                edge_starts[r + 1] += 1
+            mutual[q, c] = _lists(listed, counts, r, q)
+            edge_starts[r + 1] += not mutual[q, c]
     for q in range(end):
         edge_starts[q + 1] += edge_starts[q]
 
@@ -205,7 +206,7 @@ def _build(neighbors, pivots, hops, u, include_pivot, position):
             r = listed[q, c]
             unsorted[filled[q]] = r
             filled[q] += 1
-            if not _lists(listed, counts, r, q):
+            if not mutual[q, c]:
                 unsorted[filled[r]] = q
                 filled[r] += 1
     # Turning every edge round, in ascending order of its origin, sorts them.

@@ -46,6 +46,14 @@ def bench(tmp_path):
     return Bench(collections, tmp_path / "out", quick=True, distractors=60)
 
 
+def test_networks_are_trained_in_one_way(tmp_path):
+    given = [collection("512")]
+    assert Bench(given, tmp_path, narrow=True).recipe["widths"] == (64, 64, 32, 32)
+    assert Bench(given, tmp_path, as_in_paper=True).recipe["widths"] == (512, 512, 256, 256)
+    with pytest.raises(InputError, match="choose one"):
+        Bench(given, tmp_path, quick=True, narrow=True)
+
+
 def test_table1_is_the_upper_bound(bench):
     rows, files = run_experiment(EXPERIMENTS["table1"], bench)
     mine = [row["F"] for row in rows if row["collection"] == "some-32"]

@@ -36,6 +36,9 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
               help="Small parts and small networks: to see it run.")  # fmt: skip
 @click.option("--as-in-paper", is_flag=True,
               help="Train with the paper's widths, subgraphs and loss: hours.")  # fmt: skip
+@click.option("--narrow", is_flag=True,
+              help="Train networks an eighth as wide as the paper's: for large "
+              "collections.")  # fmt: skip
 @click.option("--universal", default="universal", show_default=True, metavar="NAME|FILE",
               help="The model for any embedding to compare with.")  # fmt: skip
 @click.option("--distractors", type=click.IntRange(1), default=100_000, show_default=True,

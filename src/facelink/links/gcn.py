@@ -219,17 +219,21 @@ class GcnScorer:
         """Of each node to its pivot, where the model wants to know: (nodes,)."""
         out = np.zeros(len(subgraphs.nodes), np.float32)
         if self.architecture.similarity:
-            for s, pivot in enumerate(subgraphs.pivots):
-                part = slice(*subgraphs.node_starts[s : s + 2])
-                out[part] = self.rows[subgraphs.nodes[part]] @ self.rows[np.array([pivot])][0]
+            features = self.rows.array
+            nodes: NDArray[np.integer] = subgraphs.nodes
+            pivots = subgraphs.pivots
+            if features is None:  # not in memory: each item is read once
+                items, places = np.unique(np.concatenate([nodes, pivots]), return_inverse=True)
+                features, nodes, pivots = self.rows[items], *np.split(places, [len(nodes)])
+            _to_pivots(features, nodes, pivots, subgraphs.node_starts, out)
         return out
 
     def _fixed_edge_weights(self, subgraphs: Subgraphs) -> Floats:
         """The entries of G (edges,) where they do not depend on the layer."""
         out = np.empty(len(subgraphs.edges), np.float32)
         if self.architecture.aggregator == "mean":
-            power = 0.5 if self.architecture.symmetric else 1.0
-            _mean_weights(subgraphs.edge_starts, subgraphs.edges, power, out)
+            symmetric = self.architecture.symmetric
+            _mean_weights(subgraphs.edge_starts, subgraphs.edges, symmetric, out)
         elif self.architecture.aggregator == "weighted":
             for s in range(len(subgraphs)):
                 first, stop = subgraphs.node_starts[s : s + 2]
@@ -247,6 +251,15 @@ class GcnScorer:
         _pair_scores(pairs, bias, score, subgraphs.edge_starts, subgraphs.edges, out)
         _softmax_rows(subgraphs.edge_starts, out)
         return out
+
+
+@compiled
+def _to_pivots(features, nodes, pivots, node_starts, out):
+    """The similarity of each node to its pivot."""
+    for s in range(len(pivots)):
+        at_pivot = features[pivots[s]]
+        for q in range(node_starts[s], node_starts[s + 1]):
+            out[q] = np.dot(features[nodes[q]], at_pivot)
 
 
 @compiled
@@ -328,14 +341,15 @@ def _aggregate(x, edge_starts, edges, edge_weights, rows, out):
 
 
 @compiled
-def _mean_weights(edge_starts, edges, power, out):
+def _mean_weights(edge_starts, edges, symmetric, out):
+    """One over the degree; where it is to be symmetric, over the root of those of both ends."""
     for q in range(len(edge_starts) - 1):
-        degree = edge_starts[q + 1] - edge_starts[q]
-        for e in range(edge_starts[q], edge_starts[q + 1]):
-            other = edges[e]
-            # Degrees of both ends at power 0.5, of the node itself alone at power 1.
-            far = edge_starts[other + 1] - edge_starts[other]
-            out[e] = 1.0 / (degree**power * far ** (1.0 - power))
+        first, stop = edge_starts[q], edge_starts[q + 1]
+        for e in range(first, stop):
+            far = stop - first
+            if symmetric:
+                far = edge_starts[edges[e] + 1] - edge_starts[edges[e]]
+            out[e] = 1.0 / np.sqrt((stop - first) * far)
 
 
 @compiled
