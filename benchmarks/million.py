@@ -264,7 +264,7 @@ def main() -> None:
 
     # Finding the cells is a part of the search.
     search = of("reading") + of("cells") + of("neighbours")
-    rest = of("links") + of("merging")
+    rest = of("links") + of("draft") + of("merging")
     checks = {
         "peak GiB (≤ 6)": round(whole["peak GiB"], 2),
         "reading and search, as a share of HNSW's time, extrapolated (≤ 1)": round(

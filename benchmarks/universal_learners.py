@@ -35,13 +35,14 @@ from facelink.links.background import Background
 from facelink.links.features import NAMES, LinkFeatures
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import NAMES as SURROUNDINGS
+from facelink.links.refinement import Surroundings
 from facelink.links.universal import look
 from facelink.metrics import bcubed, pairwise
 from facelink.progress import silent
 from facelink.subgraphs import build_subgraphs
 from facelink.training.episodes import make_episodes
 from facelink.training.network import Batch, GraphConvolution
-from facelink.training.universal import LOOKS, PIVOTS, Examples, K, Lesson, fit_perceptron
+from facelink.training.universal import LOOKS, PIVOTS, Examples, K, Lesson, fit_perceptrons
 from tables import markdown, save
 from universal import load
 
@@ -53,7 +54,8 @@ Scorer = Callable[[LinkFeatures, KnnGraph], np.ndarray]  # likelihoods (n, k)
 def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
     def fitted(name: str, examples: list[Examples], n: int, widths: tuple[int, ...]) -> Perceptron:
         how = {"widths": widths, "epochs": 4, "seed": 0, "progress": silent}
-        return Perceptron.from_arrays(fit_perceptron(name, examples, **how), name, n)
+        arrays = fit_perceptrons(name, examples, for_all=len(examples), members=1, **how)
+        return Perceptron.from_arrays(arrays, name, n)
 
     examples = [lesson.link_examples() for lesson in lessons]
     first = fitted("links", examples, len(NAMES), (64, 64))
@@ -61,8 +63,8 @@ def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
     rng = np.random.default_rng(0)
     for again in range(looks):
         for lesson in lessons:
-            before = lesson.likelihood.copy() if others else None
-            look(lesson.features, others[-1] if others else first, before, lesson.likelihood)
+            around = Surroundings(lesson.features, lesson.likelihood.copy()) if others else None
+            look(lesson.features, others[-1] if others else first, around, lesson.likelihood)
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
         others.append(fitted(f"again.{again}", examples, len(SURROUNDINGS), (48, 48)))
 
@@ -70,7 +72,8 @@ def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
         likelihood = np.empty(graph.indices.shape, np.float32)
         look(features, first, None, likelihood, n_threads=1)
         for network in others:
-            look(features, network, likelihood.copy(), likelihood, n_threads=1)
+            around = Surroundings(features, likelihood.copy(), n_threads=1)
+            look(features, network, around, likelihood, n_threads=1)
         return likelihood
 
     return score

@@ -7,6 +7,7 @@ import facelink
 from conftest import make_faces
 from facelink import KnnGraph, Links
 from facelink.errors import InputError, ModelError
+from facelink.links.model import DRAFT
 from facelink.merging import by_size, join_fragments
 from facelink.metrics import bcubed, pairwise
 from facelink.pipeline import confidence_of, notes_on_links
@@ -36,6 +37,9 @@ def test_is_the_stages_in_order(sample):
 
     model = facelink.load_model("universal")
     links = facelink.score_links(x, graph, model)
+    draft = facelink.merge_links(links, threshold=DRAFT.threshold)
+    draft = join_fragments(draft, links, x, model, threshold=DRAFT.joining)
+    links = facelink.review_links(links, draft, x, model)
     sure = model.presets["balanced"]
     labels = facelink.merge_links(links, threshold=sure.threshold)
     labels = join_fragments(labels, links, x, model, threshold=sure.joining)
@@ -208,4 +212,7 @@ def test_progress_names_the_stages(sample):
     seen = []
     facelink.cluster(sample.embeddings[:100], progress=lambda *r: seen.append(r))
     stages = [stage for stage, done, total in seen if done == total]
-    assert stages == ["neighbours", "links", "links, look 2", "links, look 3", "merging"]
+    assert stages == [
+        "neighbours", "links", "links, look 2", "links, look 3", "draft", "links, reviewed",
+        "merging",
+    ]  # fmt: skip

@@ -34,6 +34,7 @@ _HOMES = {
     "load_sample": "facelink.data.sample",
     "merge_links": "facelink.merging",
     "metrics": "facelink.metrics",
+    "review_links": "facelink.links",
     "score_links": "facelink.links",
     "train": "facelink.training",
 }
@@ -56,6 +57,7 @@ __all__ = [
     "load_sample",
     "merge_links",
     "metrics",
+    "review_links",
     "score_links",
     "train",
 ]
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         Model,
         UniversalModel,
         load_model,
+        review_links,
         score_links,
     )
     from facelink.merging import join_fragments, merge_links

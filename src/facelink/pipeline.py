@@ -21,9 +21,10 @@ from facelink.links import (
     UniversalModel,
     check_device,
     load_model,
+    review_links,
     score_links,
 )
-from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
+from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET, DRAFT
 from facelink.links.pairs import joined_value
 from facelink.links.views import score_views
 from facelink.memory import check_memory, estimate_memory
@@ -35,6 +36,8 @@ from facelink.progress import Progress, silent
 from facelink.runs import open_run
 from facelink.subgraphs import Context
 from facelink.views import View, as_views, check_weights, even_weights, join
+
+Labels = NDArray[np.int64]
 
 LITTLE = 60  # items; below it there is hardly any context to read
 NEAR_COPY = 0.95  # how far the nearest is on the way from the last neighbour to a copy
@@ -228,21 +231,35 @@ def cluster(
                 progress=progress,
             )
 
-        # 4. Merge the links into clusters, and clusters that are fragments of one person.
-        def merge() -> dict[str, NDArray]:
-            progress("merging", 0, 2)
-            merged = merge_links(links, method, **options)
-            progress("merging", 1, 2)
-            return {"labels": merged}
+        # 4. Merge the links into clusters, and clusters that are fragments of one person, where
+        # the model can judge clusters.
+        judge = model if isinstance(model, UniversalModel) else None
+        if parts or method != "map-equation":
+            judge = None
 
-        labels = kept.once("merged", merge)["labels"]
-        if isinstance(model, UniversalModel) and method == "map-equation" and not parts:
-            labels = join_fragments(
-                labels, links, items, model, threshold=joining, n_threads=n_threads
+        def merge(stage: str, links: Links, options: Mapping[str, Any], joining: float) -> Labels:
+            progress(stage, 0, 2)
+            labels = merge_links(links, method, **options)
+            progress(stage, 1, 2)
+            if judge is not None:
+                labels = join_fragments(
+                    labels, links, items, judge, threshold=joining, n_threads=n_threads
+                )
+            progress(stage, 2, 2)
+            return labels
+
+        def merged_once(stage: str, *how: Any) -> Labels:
+            return kept.once(stage, lambda: {"labels": merge(stage, *how)})["labels"]
+
+        if judge is not None:
+            # Clusters are context too: with a draft of them, look at every link once more.
+            draft = merged_once("draft", links, {"threshold": DRAFT.threshold}, DRAFT.joining)
+            links = review_links(
+                links, draft, items, judge, run=kept, n_threads=n_threads, progress=progress
             )
+        labels = merged_once("merging", links, options, joining)
 
         confidence = confidence_of(links, labels)
-        progress("merging", 2, 2)
         graph = links.graph
         notes = notes_on_width(context.k, n_items) + graph.notes
         notes += notes_on(len(group), n_items) + notes_on_links(links)

@@ -125,9 +125,9 @@ def test_faint_links_are_left_alone(surroundings):
     always = Perceptron(
         np.zeros(n, np.float32),
         np.ones(n, np.float32),
-        ((np.zeros((n, 1), np.float32), np.array([20], np.float32)),),
+        ((np.zeros((1, n, 1), np.float32), np.array([[20]], np.float32)),),
     )
-    look(surroundings.context, always, likelihood.copy(), likelihood)
+    look(surroundings.context, always, surroundings, likelihood)
     everywhere = surroundings.joined >= FAINT
     np.testing.assert_allclose(likelihood[everywhere], 1)
     np.testing.assert_array_equal(likelihood[~everywhere], surroundings.likelihood[~everywhere])
@@ -140,12 +140,12 @@ def test_a_look_sees_what_was_thought_before_it(surroundings):
     network = Perceptron(
         np.zeros(n, np.float32),
         np.full(n, 0.1, np.float32),
-        ((rng.normal(size=(n, 1)).astype(np.float32), np.zeros(1, np.float32)),),
+        ((rng.normal(size=(1, n, 1)).astype(np.float32), np.zeros((1, 1), np.float32)),),
     )
     results = []
     for n_threads in (1, 2):
         likelihood = surroundings.likelihood.copy()
-        look(surroundings.context, network, likelihood.copy(), likelihood, n_threads=n_threads)
+        look(surroundings.context, network, surroundings, likelihood, n_threads=n_threads)
         results.append(likelihood)
     np.testing.assert_array_equal(*results)
     asked, features = surroundings.of(np.array([30]))

@@ -37,7 +37,6 @@ def obvious(x, labels, links, usual, begun):
 
     ``usual`` is the mean similarity inside clusters, ``begun`` what the clusters were at first.
     """
-    k = links.likelihood.shape[1]
     background = Background.of(UnitRows(x))
     spread = background.typical_spreads[0] / (1 - background.typical_center)
     pairs = links.pairs()
@@ -92,36 +91,19 @@ def obvious(x, labels, links, usual, begun):
     similarity = {
         (a, b): against(s.mean(), members[a], members[b]) for (a, b), s in products.items()
     }
-    listed = {(i, j) for i, row in enumerate(links.neighbors.tolist()) for j in row}
-    nearest = {
-        (a, b): against(
-            max(
-                x[i] @ x[j]
-                for i in members[a]
-                for j in members[b]
-                if (i, j) in listed or (j, i) in listed
-            ),
-            members[a],
-            members[b],
-        )
-        for a, b in between
-    }
     agreement = {
         (a, b): s / np.sqrt(coherence[a] * coherence[b]) for (a, b), s in similarity.items()
     }
     out = {}
-    for (a, b), ps in between.items():
+    for a, b in between:
         large, small = (a, b) if len(members[a]) >= len(members[b]) else (b, a)
         n, m = len(members[large]), len(members[small])
-        listable = n * m * min(1, k / (n + m - 1))
         best = {c: max(v for pair, v in agreement.items() if c in pair) for c in (large, small)}
         center, *spreads = (strange[a] + strange[b]) / 2
         deviations = (agreement[a, b] - center) / np.array(spreads)
         out[a, b] = [
             np.log(n), np.log(m), similarity[a, b], coherence[large], coherence[small],
             agreement[a, b], *deviations, deviations[0] - norm.isf(1 / len(members)),
-            np.mean(ps), max(ps), nearest[a, b], sum(ps) / listable,
-            np.log(len(ps)), len(ps) / listable,
             best[large] - agreement[a, b], best[small] - agreement[a, b], spread,
         ]  # fmt: skip
     return out

@@ -10,14 +10,19 @@ from conftest import make_faces  # noqa: E402
 from facelink.errors import ModelError  # noqa: E402
 from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
-from facelink.training import episodes  # noqa: E402
+from facelink.progress import silent  # noqa: E402
+from facelink.training import episodes, universal  # noqa: E402
 from facelink.training.episodes import (  # noqa: E402
     Collection,
     Episode,
     _with_noise,
     make_episodes,
 )
-from facelink.training.universal import Lesson, train_universal  # noqa: E402
+from facelink.training.universal import (  # noqa: E402
+    Lesson,
+    fit_perceptrons,
+    train_universal,
+)
 
 SIZES = (30, 12, 9, 7, 5, 5, 4, 4, 3, 2, 2) * 4 + (1,) * 40
 
@@ -63,9 +68,11 @@ def test_a_file_gives_the_model_again(model, tmp_path):
 
 def test_arrays_that_do_not_fit_are_refused(model):
     weights = dict(model.weights)
-    weights["links.0.matrix"] = weights["links.0.matrix"][:-1]
-    with pytest.raises(ModelError, match="links"):
-        UniversalModel(weights, model.presets)
+    matrix = weights["links.0.matrix"]
+    for wrong in (matrix[:-1], matrix[:, :-1], matrix[0]):
+        weights["links.0.matrix"] = wrong
+        with pytest.raises(ModelError, match="links"):
+            UniversalModel(weights, model.presets)
     del weights["links.0.matrix"]
     with pytest.raises(ModelError, match="missing"):
         UniversalModel(weights, model.presets)
@@ -82,23 +89,46 @@ def test_a_model_of_other_features_is_refused(model, tmp_path, monkeypatch):
         load_model(tmp_path / "m.safetensors")
 
 
-def test_the_perceptron_is_the_network_that_was_trained():
+def test_the_perceptron_is_the_mean_of_the_networks_that_were_trained():
     rng = np.random.default_rng(0)
-    first, second = torch.nn.Linear(5, 7), torch.nn.Linear(7, 1)
+    firsts = [torch.nn.Linear(5, 7) for _ in range(3)]
+    seconds = [torch.nn.Linear(7, 1) for _ in range(3)]
     arrays = {
         "p.mean": rng.normal(size=5).astype(np.float32),
         "p.scale": rng.random(5).astype(np.float32),
-        "p.0.matrix": first.weight.detach().numpy().T,
-        "p.0.bias": first.bias.detach().numpy(),
-        "p.1.matrix": second.weight.detach().numpy().T,
-        "p.1.bias": second.bias.detach().numpy(),
     }
+    for depth, layers in enumerate((firsts, seconds)):
+        arrays[f"p.{depth}.matrix"] = np.stack([a.weight.detach().numpy().T for a in layers])
+        arrays[f"p.{depth}.bias"] = np.stack([a.bias.detach().numpy() for a in layers])
     features = 10 * rng.normal(size=(50, 5)).astype(np.float32)
     x = torch.from_numpy((features - arrays["p.mean"]) * arrays["p.scale"]).clamp(-6, 6)
     with torch.no_grad():
-        wanted = torch.sigmoid(second(torch.relu(first(x))))[:, 0].numpy()
+        pairs = zip(firsts, seconds, strict=True)
+        log_odds = [second(torch.relu(first(x)))[:, 0] for first, second in pairs]
+        wanted = torch.sigmoid(torch.stack(log_odds).mean(dim=0)).numpy()
     found = Perceptron.from_arrays(arrays, "p", 5).probabilities(features)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_each_network_learns_from_other_episodes_and_all_from_the_real_ones(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 3)).astype(np.float32)
+    above = (x[:, 0] > 0).astype(np.float32)
+    every = np.ones(len(x), np.float32)
+    examples = [(x.copy(), above, every)] + [(x.copy(), 1 - above, every)] * 9
+
+    def fitted(share: float) -> Perceptron:
+        monkeypatch.setattr(universal, "SHARE", share)
+        how = {"widths": (8,), "epochs": 150, "seed": 0, "progress": silent}
+        arrays = fit_perceptrons("p", examples, for_all=1, **how)
+        return Perceptron.from_arrays(arrays, "p", 3)
+
+    alone = fitted(0.0)
+    assert ((alone.probabilities(x) > 0.5) == above).mean() > 0.85  # the others are not heard
+    assert ((fitted(0.9).probabilities(x) > 0.5) == above).mean() < 0.15
+    matrices = alone.layers[0][0]
+    assert len(matrices) == universal.MEMBERS
+    assert not np.allclose(matrices[0], matrices[1])
 
 
 def test_episodes_are_collections_of_other_kinds():
@@ -148,6 +178,20 @@ def test_a_person_of_many_photos_counts_for_more_but_not_as_much_more():
     assert of[60] < of[1] < of[4]
     assert importance.mean() == pytest.approx(1, rel=1e-4)
     assert set(np.unique(truth)) == {0, 1}
+
+
+def test_clusters_are_one_person_if_joining_them_gives_more_than_it_costs():
+    """Whether or not they are pure."""
+    lesson = lesson_of((12,) * 20)
+    likely = lesson.likelihood == 1
+    rng = np.random.default_rng(0)
+    wrong = rng.random(likely.shape) < 0.02
+    lesson.likelihood[:] = np.where(likely, rng.uniform(0.1, 0.7, likely.shape), 0.05)
+    lesson.likelihood[wrong] = 0.9
+    features, truth, importance = lesson.fragment_examples(rng)
+    assert len(features) == len(truth) == len(importance) > 50
+    assert set(np.unique(truth)) == {0, 1}
+    assert importance.max() > 5 * np.median(importance)  # large ones count for more
 
 
 def test_elsewhere_all_links_of_an_item_may_be_doubted():

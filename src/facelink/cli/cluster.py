@@ -173,7 +173,7 @@ def say_size(embeddings: Any, run: Path, model: str, neighbors: str, n_views: in
     chosen = load_model(model)
     memory = estimate_memory(n_items, dimension, chosen, neighbors=neighbors, n_views=n_views)
     # The graph, twice or three times if it is approximate, and the links after each look.
-    per_link = 20 if searches_exactly(neighbors, n_items) else 36
+    per_link = 24 if searches_exactly(neighbors, n_items) else 40
     views = n_views if n_views == 1 else n_views + 1
     disk = views * n_items * (per_link * chosen.context.k + 100)
     click.echo(

@@ -11,16 +11,24 @@ from numpy.typing import ArrayLike, NDArray
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError, MissingExtraError
 from facelink.links.background import Background
+from facelink.links.features import LinkFeatures
 from facelink.links.gcn import GcnScorer
 from facelink.links.model import GcnModel, Model, UniversalModel, load_model
 from facelink.links.pairs import Pairs, join_directions
-from facelink.links.universal import UniversalScorer
+from facelink.links.review import Memberships
+from facelink.links.universal import UniversalScorer, look
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
 from facelink.runs import Run
 from facelink.subgraphs import Context
 
-__all__ = ["GcnModel", "Links", "Model", "Pairs", "UniversalModel", "load_model", "score_links"]
+__all__ = [
+    "GcnModel", "Links", "Model", "Pairs", "UniversalModel", "load_model", "review_links",
+    "score_links",
+]  # fmt: skip
+
+
+REVIEW = "links, reviewed"  # the name of its stage
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,63 @@ def score_links(
     else:
         raise InputError(f"No way to score links with a {type(model).__name__} is known.")
     likelihood = scorer.score_all(run or Run(), out, progress=progress)
-    likelihood[graph.similarities[:, : likelihood.shape[1]] == 1.0] = 1.0
-    return Links(graph, likelihood, background)
+    return _with_copies(Links(graph, likelihood, background))
+
+
+def review_links(
+    links: Links,
+    labels: NDArray[np.int64],
+    embeddings: ArrayLike | UnitRows,
+    model: UniversalModel,
+    *,
+    run: Run | None = None,
+    n_threads: int | None = None,
+    progress: Progress = silent,
+) -> Links:
+    """Look at every link once more, knowing the clusters that the links gave.
+
+    Parameters
+    ----------
+    links : Links
+        From `score_links`, with the same model.
+    labels : (n,) int array
+        The cluster of each item, from `merge_links` and `join_fragments`.
+    embeddings : (n, d) array
+        Those that the links are of.
+    model : UniversalModel
+    run : Run, optional
+        Where to keep what is finished, to go on after an interruption.
+    n_threads : int, optional
+        All cores of the process by default. The result does not depend on it.
+    progress : callable, optional
+        Called with (stage, done, total) as it goes on.
+
+    Returns
+    -------
+    Links
+        Likelier where the clusters agree with them, less likely elsewhere: closer to how
+        often such links hold in this collection.
+    """
+    if links.likelihood.size == 0:
+        return links
+    run = run or Run()
+    rows = UnitRows.of(embeddings)
+    background = links.background or Background.of(rows, n_threads=n_threads)
+    likelihood = run.array(REVIEW, links.likelihood.shape, np.float32)
+    if not run.is_finished(REVIEW, len(rows)):
+        features = LinkFeatures(links.graph, background, n_threads=n_threads)
+        around = Memberships(features, links.likelihood, rows, labels, n_threads=n_threads)
+        look(
+            features, model.review, around, likelihood, run=run, stage=REVIEW,
+            n_threads=n_threads, progress=progress,
+        )  # fmt: skip
+    return _with_copies(Links(links.graph, likelihood, background))
+
+
+def _with_copies(links: Links) -> Links:
+    """A stored copy is no other person, whatever a model says."""
+    links.likelihood[links.similarities == 1.0] = 1.0
+    return links
 
 
 def check_device(model: Model, device: str | None) -> None:

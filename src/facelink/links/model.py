@@ -24,6 +24,7 @@ from facelink.errors import FileError, InputError, ModelError
 from facelink.links.features import NAMES as LINK_FEATURES
 from facelink.links.perceptron import Perceptron
 from facelink.links.refinement import NAMES as SURROUNDINGS
+from facelink.links.review import NAMES as MEMBERSHIPS
 from facelink.subgraphs import Context
 
 FORMAT = 1
@@ -209,6 +210,9 @@ class Model(ABC):
         write_aside(Path(path), content)
 
 
+DRAFT = Preset(0.6, 0.6)  # of the clusters that links are reviewed by, whatever the preset
+
+
 @dataclass(frozen=True)
 class GcnModel(Model):
     """A trained network of the paper's kind, for one embedding.
@@ -310,7 +314,8 @@ class UniversalModel(Model):
     ----------
     weights : mapping of str to array
         Those of the networks for links begin with ``links.``, ``again.0.``,
-        ``again.1.`` and so on, of that for pairs of clusters with ``fragments.``.
+        ``again.1.`` and so on, of the one that knows the clusters with ``review.``, of
+        that for pairs of clusters with ``fragments.``.
     presets : mapping of str to Preset
         How sure to be, by name.
     context : Context
@@ -328,7 +333,7 @@ class UniversalModel(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.links, self.fragments  # refuses arrays that do not fit
+        _ = self.links, self.review, self.fragments  # refuses arrays that do not fit
 
     @cached_property
     def links(self) -> tuple[Perceptron, ...]:
@@ -339,6 +344,11 @@ class UniversalModel(Model):
             Perceptron.from_arrays(self.weights, f"again.{look}", len(SURROUNDINGS))
             for look in range(len(looks))
         )
+
+    @cached_property
+    def review(self) -> Perceptron:
+        """The features of a link, the clusters known, to its likelihood."""
+        return Perceptron.from_arrays(self.weights, "review", len(MEMBERSHIPS))
 
     @cached_property
     def fragments(self) -> Perceptron:
@@ -354,6 +364,7 @@ class UniversalModel(Model):
             "presets": _as_plain(self.presets),
             "link features": list(LINK_FEATURES),
             "surrounding features": list(SURROUNDINGS),
+            "membership features": list(MEMBERSHIPS),
             "fragment features": list(_fragment_features()),
         }
 
@@ -367,13 +378,13 @@ class UniversalModel(Model):
         for name, ours in (
             ("link", LINK_FEATURES),
             ("surrounding", SURROUNDINGS),
+            ("membership", MEMBERSHIPS),
             ("fragment", _fragment_features()),
         ):
-            if description[f"{name} features"] != list(ours):
+            if description.get(f"{name} features") != list(ours):
                 raise ModelError(f"it reads other {name} features than this version computes")
-        unknown = [
-            name for name in weights if not name.startswith(("links.", "again.", "fragments."))
-        ]
+        known = ("links.", "again.", "review.", "fragments.")
+        unknown = [name for name in weights if not name.startswith(known)]
         if unknown:
             raise ModelError(f"nothing is known of the array {unknown[0]}")
         return cls(weights, _presets(description["presets"]), _context(description), about)

@@ -1,9 +1,10 @@
-"""A small network of fully connected layers, read from a model's arrays."""
+"""Small networks of fully connected layers, read from a model's arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,16 @@ FARTHEST = 6.0  # standard deviations from the mean: what is farther counts as t
 class Perceptron:
     """Features of a pair to the probability that it is one person.
 
+    Several networks side by side, whose log-odds are averaged: where a collection is unlike
+    those trained on, each errs in its own way.
+
     Attributes
     ----------
     mean, scale : (features,) arrays
         A feature f enters as (f - mean) scale, not beyond `FARTHEST`.
-    layers : tuple of (matrix, bias)
-        ReLU after each but the last, which has one output: the log-odds.
+    layers : tuple of (matrices, biases)
+        (members, d_in, d_out) and (members, d_out). ReLU after each but the last, which has
+        one output: the log-odds.
     """
 
     mean: Floats
@@ -45,28 +50,41 @@ class Perceptron:
             )
         except KeyError as error:
             raise ModelError(f"the array {error.args[0]} is missing") from None
-        width = n_features
+        members, width = layers[0][0].shape[0] if layers else 0, n_features
         if mean.shape != (width,) or scale.shape != (width,):
             raise ModelError(f"{prefix} should take {width} features, got {mean.shape}")
         for matrix, bias in layers:
-            if matrix.ndim != 2 or len(matrix) != width or bias.shape != matrix.shape[1:]:
+            wanted = (members, width, *bias.shape[1:])
+            if matrix.ndim != 3 or matrix.shape != wanted or len(bias) != members:
                 raise ModelError(f"a layer of {prefix} has the shape {matrix.shape}")
-            width = matrix.shape[1]
-        if width != 1 or not layers:
+            width = matrix.shape[2]
+        if width != 1 or not members:
             raise ModelError(f"{prefix} should end in one output, got {width}")
         return cls(mean, scale, layers)
 
+    @cached_property
+    def _folded(self) -> tuple[Floats, Floats, tuple[tuple[Floats, Floats], ...]]:
+        """The range of features, and the layers that take them as they are."""
+        farthest = np.float32(FARTHEST) / self.scale
+        matrix, bias = self.layers[0]
+        matrix = self.scale[:, None] * matrix
+        first = matrix, bias - self.mean @ matrix
+        return self.mean - farthest, self.mean + farthest, (first, *self.layers[1:])
+
     def log_odds(self, features: Floats) -> Floats:  # (m, features) -> (m,)
-        x: Floats = (features - self.mean) * self.scale
-        np.clip(x, -FARTHEST, FARTHEST, out=x)
-        for matrix, bias in self.layers[:-1]:
-            x = x @ matrix
-            x += bias
-            np.maximum(x, 0, out=x)
-        matrix, bias = self.layers[-1]
-        x = x @ matrix
-        x += bias
-        return x[:, 0]
+        lowest, highest, layers = self._folded
+        features = np.clip(features, lowest, highest)
+        out = np.zeros(len(features), np.float32)
+        members = len(layers[0][0])
+        for member in range(members):  # one by one: what one needs stays in the cache
+            x = features
+            for depth, (matrices, biases) in enumerate(layers):
+                x = x @ matrices[member]
+                x += biases[member]
+                if depth + 1 < len(layers):
+                    np.maximum(x, 0, out=x)
+            out += x[:, 0]
+        return out / np.float32(members)
 
     def probabilities(self, features: Floats) -> Floats:  # (m, features) -> (m,)
         out = np.exp(-np.clip(self.log_odds(features), -30, 30))

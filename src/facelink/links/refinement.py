@@ -106,10 +106,14 @@ class Surroundings:
             [known / (ASSUMED + likely), np.log1p(self.others).mean(dtype=np.float64)], np.float32
         )
 
+    def asked(self, pivots: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which links of some pivots deserve a look: (pivots, k)."""
+        return self.joined[pivots] >= FAINT
+
     def of(self, pivots: NDArray[np.integer]) -> tuple[NDArray[np.bool_], Floats]:
-        """Which links of some pivots deserve a look: (pivots, k), and what these look like."""
+        """Those links, and what they look like: (asked, features)."""
         context = self.context
-        asked = self.joined[pivots] >= FAINT
+        asked = self.asked(pivots)
         out = np.empty((int(asked.sum()), len(NAMES)), np.float32)
         _features(
             pivots, asked, context.indices, context.back, self.likelihood, self.joined,

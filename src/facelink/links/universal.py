@@ -73,8 +73,11 @@ class UniversalScorer:
         for stage, network in zip(stages, self.networks, strict=True):
             likelihood = after if stage == stages[-1] else run.array(stage, shape, np.float32)
             if not run.is_finished(stage, shape[0]):
+                around = None
+                if before is not None:
+                    around = Surroundings(features, before, n_threads=self.n_threads)
                 look(
-                    features, network, before, likelihood, run=run, stage=stage,
+                    features, network, around, likelihood, run=run, stage=stage,
                     n_threads=self.n_threads, progress=progress,
                 )  # fmt: skip
             before = likelihood
@@ -84,7 +87,7 @@ class UniversalScorer:
 def look(
     features: LinkFeatures,
     network: Perceptron,
-    before: Floats | None,
+    around: Surroundings | None,
     out: Floats,
     *,
     run: Run | None = None,
@@ -94,10 +97,9 @@ def look(
 ) -> None:
     """Write to ``out`` (n, k) how likely every link is.
 
-    Read from its context or, if what was thought ``before`` (n, k) is given, that corrected by
-    what it says of the links around.
+    Read from its context or, if what was thought before is given, that corrected by what is
+    ``around``.
     """
-    around = None if before is None else Surroundings(features, before, n_threads=n_threads)
 
     def score(pivots: NDArray[np.integer]) -> None:
         if around is None:

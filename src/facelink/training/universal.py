@@ -19,12 +19,13 @@ from facelink.embeddings import UnitRows
 from facelink.links import Links
 from facelink.links.background import Background
 from facelink.links.features import LinkFeatures
-from facelink.links.model import Preset, UniversalModel
+from facelink.links.model import DRAFT, Preset, UniversalModel
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import Surroundings
+from facelink.links.review import Memberships
 from facelink.links.universal import look
 from facelink.merging import merge_links
-from facelink.merging.fragments import Fragments
+from facelink.merging.fragments import Fragments, join_all
 from facelink.neighbors import KnnGraph, knn_graph
 from facelink.progress import Progress, silent
 from facelink.training.episodes import Collection, Episode, make_episodes
@@ -38,9 +39,10 @@ CANDIDATES = 1500  # pairs of clusters of each episode and round that are learne
 MERGED = 0.55  # the likelihood from which links are merged into clusters to learn from
 ROUNDS = 2
 BATCH = 4096
+MEMBERS, SHARE = 3, 0.5  # networks side by side, and the share of the episodes that each learns
 EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
 BIAS = 0.4  # of log-odds, by what items are like, in a collection none has seen
-PRESETS = {"balanced": Preset(0.6, 0.7), "purity": Preset(0.85, 0.9)}
+PRESETS = {"balanced": Preset(0.6, 0.6), "purity": Preset(0.85, 0.8)}
 
 Floats = NDArray[np.float32]
 Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
@@ -83,28 +85,36 @@ def train_universal(
     weights: dict[str, Floats] = {}
 
     def learn(prefix: str, examples: list[Examples], width: int, epochs: int) -> Perceptron:
-        arrays = fit_perceptron(
-            prefix, examples, widths=(width, width), epochs=epochs, seed=seed, progress=progress
-        )
+        arrays = fit_perceptrons(
+            prefix, examples, widths=(width, width), epochs=epochs, seed=seed,
+            for_all=len(collections), progress=progress,
+        )  # fmt: skip
         weights.update(arrays)
         return Perceptron.from_arrays(arrays, prefix, arrays[f"{prefix}.mean"].size)
 
-    network = learn("links", [lesson.link_examples() for lesson in lessons], 64, epochs=4)
+    network = learn("links", [lesson.link_examples() for lesson in lessons], 40, epochs=4)
     for done, lesson in enumerate(lessons):
         progress("first look", done, len(made))
         look(lesson.features, network, None, lesson.likelihood)
     for again in range(LOOKS):
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
-        network = learn(f"again.{again}", examples, 48, epochs=4)
+        network = learn(f"again.{again}", examples, 32, epochs=4)
         for done, lesson in enumerate(lessons):
             progress(f"look {again + 2}", done, len(made))
-            look(lesson.features, network, lesson.likelihood.copy(), lesson.likelihood)
+            around = Surroundings(lesson.features, lesson.likelihood.copy())
+            look(lesson.features, network, around, lesson.likelihood)
 
     examples = []
     for done, lesson in enumerate(lessons):
         progress("clusters", done, len(made))
-        examples += lesson.fragment_examples(rng)
-    learn("fragments", examples, 32, epochs=12)
+        examples.append(lesson.fragment_examples(rng))
+    fragments = learn("fragments", examples, 32, epochs=12)
+
+    examples = []
+    for done, lesson in enumerate(lessons):
+        progress("review", done, len(made))
+        examples.append(lesson.membership_examples(fragments, rng))
+    learn("review", examples, 32, epochs=4)
 
     about = {
         "name": name,
@@ -180,13 +190,24 @@ class Lesson:
         importance = np.repeat(weights, asked.sum(axis=1)).astype(np.float32)
         return features, truth[asked].astype(np.float32), importance
 
-    def fragment_examples(self, rng: np.random.Generator) -> list[Examples]:
+    def membership_examples(self, network: Perceptron, rng: np.random.Generator) -> Examples:
+        """The links of some pivots as the review sees them; the network judges clusters."""
+        links = Links(self.graph, self.elsewhere(rng))
+        rows, background = UnitRows(self.episode.embeddings), self.features.background
+        labels = merge_links(links, threshold=DRAFT.threshold)
+        fragments = Fragments(labels, links, rows, background)
+        labels = join_all(fragments, network, DRAFT.joining)
+        around = Memberships(self.features, links.likelihood, rows, labels)
+        return self._examples(*around.of(np.arange(self._pivots(PIVOTS_AGAIN))))
+
+    def fragment_examples(self, rng: np.random.Generator) -> Examples:
         """Pairs of the clusters that the links give, before and after some were joined rightly."""
         links = Links(self.graph, self.elsewhere(rng))
         labels = merge_links(links, threshold=MERGED)
         background = self.features.background
         fragments = Fragments(labels, links, UnitRows(self.episode.embeddings), background)
-        examples = []
+        nothing = np.empty(0, np.float32)
+        examples = [(fragments.features(np.empty(0, np.int64)), nothing, nothing)]
         for _ in range(ROUNDS):
             candidates = fragments.candidates
             if not len(candidates):
@@ -194,14 +215,16 @@ class Lesson:
             first, second = fragments.first[candidates], fragments.second[candidates]
             truth = _shared(fragments, first, second, self.episode.labels)
             sizes = fragments.sizes[first], fragments.sizes[second]
-            gain = 2 * sizes[0] * sizes[1] / (sizes[0] + sizes[1])
+            # What joining gives or costs. Clusters are not pure: whether it gives more than it
+            # costs is the question, not which share of the pairs of items is one person.
+            gain = 2 * sizes[0] * sizes[1] / (sizes[0] + sizes[1]) * np.abs(2 * truth - 1)
             chosen = rng.permutation(len(truth))[:CANDIDATES]
             importance = gain[chosen] * len(truth) / len(chosen) / self.graph.n_items
             importance *= self.episode.times
             examples.append(
                 (
                     fragments.features(candidates)[chosen],
-                    truth[chosen].astype(np.float32),
+                    (truth[chosen] > 0.5).astype(np.float32),
                     importance.astype(np.float32),
                 )
             )
@@ -209,7 +232,8 @@ class Lesson:
             fragments.likelihood[candidates] = truth + 0.01 * rng.random(len(truth))
             fragments.join(0.6)
             fragments.likelihood[:] = np.nan
-        return examples
+        features, truths, importances = zip(*examples, strict=True)
+        return np.concatenate(features), np.concatenate(truths), np.concatenate(importances)
 
 
 def _shared(
@@ -227,50 +251,78 @@ def _shared(
     return shared / (fragments.sizes[first] * fragments.sizes[second])
 
 
-def fit_perceptron(
+def fit_perceptrons(
     prefix: str,
     examples: Sequence[Examples],
     *,
     widths: tuple[int, ...],
     epochs: int,
     seed: int,
+    for_all: int,
     progress: Progress,
+    members: int = MEMBERS,
     learning_rate: float = 2e-3,
 ) -> dict[str, Floats]:
-    """Fit a perceptron by cross-entropy; its arrays."""
+    """Fit several perceptrons by cross-entropy, each on other episodes; their arrays.
+
+    ``examples`` are those of each episode; the first ones are ``for_all``.
+    """
     features, truth, importance = (np.concatenate(part) for part in zip(*examples, strict=True))
+    episode = np.repeat(np.arange(len(examples)), [len(part[1]) for part in examples])
     importance = np.minimum(importance / importance.mean(), 50)
     mean, scale = features.mean(axis=0), 1 / (features.std(axis=0) + 1e-6)
     features -= mean  # in place: there are gigabytes of them
     features *= scale
     x = torch.from_numpy(features).clamp_(-FARTHEST, FARTHEST)
     target, weight = torch.from_numpy(truth), torch.from_numpy(importance)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        sizes = [x.shape[1], *widths, 1]
-        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-        modules: list[nn.Module] = [layers[0]]
-        for layer in layers[1:]:
-            modules += [nn.ReLU(), layer]
-        network = nn.Sequential(*modules)
-        optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.01)
-        steps = epochs * math.ceil(len(x) / BATCH)
-        step = 0
-        for _ in range(epochs):
-            for batch in torch.randperm(len(x)).split(BATCH):
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate * one_cycle(step / steps)
-                loss = binary_cross_entropy_with_logits(
-                    network(x[batch])[:, 0], target[batch], weight[batch]
-                )
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                step += 1
-                if step % 50 == 0:
-                    progress(f"fitting {prefix}", step, steps)
+    networks = []
+    for member in range(members):
+        learned = np.random.default_rng([seed, member]).random(len(examples)) < SHARE
+        learned[:for_all] = True
+        chosen = torch.from_numpy(np.flatnonzero(learned[episode]))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + member)
+            layers = [nn.Linear(a, b) for a, b in pairwise([x.shape[1], *widths, 1])]
+            _fit(layers, (x, target, weight), chosen, epochs, learning_rate, f"fitting {prefix}",
+                 progress)  # fmt: skip
+        networks.append(layers)
     arrays = {f"{prefix}.mean": mean, f"{prefix}.scale": scale}
-    for depth, layer in enumerate(layers):
-        arrays[f"{prefix}.{depth}.matrix"] = layer.weight.detach().numpy().T.copy()
-        arrays[f"{prefix}.{depth}.bias"] = layer.bias.detach().numpy().copy()
+    for depth, side_by_side in enumerate(zip(*networks, strict=True)):
+        matrices = torch.stack([layer.weight.T for layer in side_by_side])
+        biases = torch.stack([layer.bias for layer in side_by_side])
+        arrays[f"{prefix}.{depth}.matrix"] = matrices.detach().numpy()
+        arrays[f"{prefix}.{depth}.bias"] = biases.detach().numpy()
     return {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+
+
+def _fit(
+    layers: Sequence[nn.Linear],
+    examples: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    chosen: torch.Tensor,
+    epochs: int,
+    learning_rate: float,
+    stage: str,
+    progress: Progress,
+) -> None:
+    """Fit one perceptron to the examples that are chosen."""
+    x, target, weight = examples
+    modules: list[nn.Module] = [layers[0]]
+    for layer in layers[1:]:
+        modules += [nn.ReLU(), layer]
+    network = nn.Sequential(*modules)
+    optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.01)
+    steps = epochs * math.ceil(len(chosen) / BATCH)
+    step = 0
+    for _ in range(epochs):
+        for batch in chosen[torch.randperm(len(chosen))].split(BATCH):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * one_cycle(step / steps)
+            loss = binary_cross_entropy_with_logits(
+                network(x[batch])[:, 0], target[batch], weight[batch]
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % 50 == 0:
+                progress(stage, step, steps)
