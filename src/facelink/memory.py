@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from facelink.errors import TooLargeError
-from facelink.links import GcnModel, Model
+from facelink.links import GcnModel, Model, UniversalModel
 from facelink.neighbors import searches_exactly
 from facelink.scratch import IN_MEMORY_BYTES
 from facelink.subgraphs import Context
@@ -14,7 +14,7 @@ GIB = 1 << 30
 ITSELF = 300 << 20  # bytes: Python, numpy and compiled code
 PER_ITEM = 150  # bytes: labels, an order, backgrounds and the like
 # Bytes per item and neighbour while each stage works, as measured on a million items.
-SEARCHED, SCORED, MERGED = 16, 42, 46
+SEARCHED, SCORED, MERGED, REVIEWED = 16, 42, 46, 34
 SEEN = 16  # the same for each view, to keep its links beside those of the others
 
 
@@ -50,7 +50,11 @@ def estimate_memory(
     if n_views > 1:
         scoring += SEEN * links * (n_views + 1)
     merging = MERGED * links  # of links that hold, which may be all
-    return int(ITSELF + PER_ITEM * n_items + rows + max(searching, scoring, merging))
+    reviewing = 0.0
+    if isinstance(model, UniversalModel) and n_views == 1:  # a row per cluster, of whom all may be
+        reviewing = REVIEWED * links * share + 4 * n_items * dimension
+    most = max(searching, scoring, merging, reviewing)
+    return int(ITSELF + PER_ITEM * n_items + rows + most)
 
 
 def available_memory() -> int | None:

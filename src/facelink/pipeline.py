@@ -252,8 +252,9 @@ def cluster(
             return kept.once(stage, lambda: {"labels": merge(stage, *how)})["labels"]
 
         if judge is not None:
-            # Clusters are context too: with a draft of them, look at every link once more.
-            draft = merged_once("draft", links, {"threshold": DRAFT.threshold}, DRAFT.joining)
+            # Clusters are context too: with a draft of them, look at the links once more.
+            at_first = {**options, "threshold": DRAFT.threshold}
+            draft = merged_once("draft", links, at_first, DRAFT.joining)
             links = review_links(
                 links, draft, items, judge, run=kept, n_threads=n_threads, progress=progress
             )

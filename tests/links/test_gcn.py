@@ -77,9 +77,10 @@ def test_the_universal_model_has_no_device(faces):
         score_links(faces.embeddings, knn_graph(faces.embeddings, 12), "universal", device="cpu")
 
 
-def test_the_result_may_be_a_memory_map(faces, tmp_path, monkeypatch):
+@pytest.mark.parametrize("architecture", ARCHITECTURES[3:5], ids=str)
+def test_the_result_may_be_a_memory_map(faces, architecture, tmp_path, monkeypatch):
     """And so may the products of the first layer, and the embeddings."""
-    model = model_of(random_network(ARCHITECTURES[3]), Context((12, 3), 3))
+    model = model_of(random_network(architecture), Context((12, 3), 3))
     graph = knn_graph(faces.embeddings, 12)
     wanted = score_links(faces.embeddings, graph, model).likelihood
     np.save(tmp_path / "x.npy", faces.embeddings)

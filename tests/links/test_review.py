@@ -7,6 +7,7 @@ import facelink
 from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
+from facelink.errors import InputError
 from facelink.links import Links, review_links
 from facelink.links.background import Background
 from facelink.links.clusters import ASSUMED, USUAL
@@ -154,6 +155,29 @@ def test_clusters_make_links_surer():
     assert loss(reviewed[0].likelihood) < 0.8 * loss(links.likelihood)
     shuffled = review_links(links, np.random.default_rng(0).permutation(truth), x, model)
     assert loss(reviewed[0].likelihood) < loss(shuffled.likelihood)
+
+
+def test_links_narrower_than_their_graph_are_reviewed():
+    faces = facelink.load_sample()
+    x, labels = faces.embeddings[:300], faces.labels[:300]
+    graph = knn_graph(x, 60)
+    wide = Links(graph, np.full((300, 40), 0.4, np.float32))
+    narrow = Links(graph.narrowed(40), np.full((300, 40), 0.4, np.float32))
+    found = [review_links(links, labels, x, "universal").likelihood for links in (wide, narrow)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_what_does_not_fit_the_links_is_refused():
+    x = make_faces(n_copies=0).embeddings
+    graph = knn_graph(x, 5)
+    links = Links(graph, np.full(graph.indices.shape, 0.5, np.float32))
+    labels = np.zeros(len(x), int)
+    with pytest.raises(InputError, match="labels of shape"):
+        review_links(links, labels[:-1], x, "universal")
+    with pytest.raises(InputError, match="embeddings of"):
+        review_links(links, labels, x[:-1], "universal")
+    with pytest.raises(InputError, match="'mobileface-128' cannot judge"):
+        review_links(links, labels, x, "mobileface-128")
 
 
 def test_a_single_item_has_nothing_to_review():

@@ -209,7 +209,7 @@ class Credulous:
         return np.ones(len(features))
 
 
-def test_clusters_no_nearer_than_strangers_are_not_joined_whatever_the_links_say():
+def test_clusters_little_nearer_than_strangers_are_not_joined_whatever_a_network_says():
     """Sixty people whose links are all certain; each person in two pieces."""
     x, truth = make_faces(sizes=(30,) * 60, dimension=64, noise=0.4, n_copies=0)
     graph = knn_graph(x, 40)
@@ -223,6 +223,10 @@ def test_clusters_no_nearer_than_strangers_are_not_joined_whatever_the_links_say
     assert likely[first == second].all()
     assert (first != second).sum() > 60
     assert likely[first != second].mean() < 0.1
+    judged = np.flatnonzero(~np.isnan(fragments.likelihood))
+    deviations = fragments.features(judged)[:, NAMES.index("agreement, deviations far upward")]
+    enough = norm.isf(1 / len(np.unique(pieces))) + 1.5
+    np.testing.assert_array_equal(fragments.likelihood[judged] > 0.5, deviations > enough)
 
 
 def test_fragments_of_a_large_identity_are_joined_whatever_their_size():

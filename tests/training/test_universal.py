@@ -110,7 +110,7 @@ def test_the_perceptron_is_the_mean_of_the_networks_that_were_trained():
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_each_network_learns_from_other_episodes_and_all_from_the_real_ones(monkeypatch):
+def test_all_networks_learn_from_the_real_episodes(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 3)).astype(np.float32)
     above = (x[:, 0] > 0).astype(np.float32)
@@ -123,12 +123,20 @@ def test_each_network_learns_from_other_episodes_and_all_from_the_real_ones(monk
         arrays = fit_perceptrons("p", examples, for_all=1, **how)
         return Perceptron.from_arrays(arrays, "p", 3)
 
-    alone = fitted(0.0)
-    assert ((alone.probabilities(x) > 0.5) == above).mean() > 0.85  # the others are not heard
+    assert ((fitted(0.0).probabilities(x) > 0.5) == above).mean() > 0.85  # the others are not heard
     assert ((fitted(0.9).probabilities(x) > 0.5) == above).mean() < 0.15
-    matrices = alone.layers[0][0]
-    assert len(matrices) == universal.MEMBERS
-    assert not np.allclose(matrices[0], matrices[1])
+
+
+def test_each_network_learns_from_other_episodes(monkeypatch):
+    seen = []
+    monkeypatch.setattr(universal, "_fit", lambda layers, given, chosen, *_: seen.append(chosen))
+    one = np.ones((5, 3), np.float32), np.zeros(5, np.float32), np.ones(5, np.float32)
+    how = {"widths": (8,), "epochs": 1, "seed": 0, "progress": silent}
+    fit_perceptrons("p", [one] * 40, for_all=2, **how)
+    episodes_of = [set((chosen // 5).tolist()) for chosen in seen]
+    assert len(episodes_of) == universal.MEMBERS
+    assert all({0, 1} <= mine and len(mine) < 40 for mine in episodes_of)
+    assert len(set(map(frozenset, episodes_of))) == universal.MEMBERS
 
 
 def test_episodes_are_collections_of_other_kinds():

@@ -132,7 +132,7 @@ def score_links(
     A `GcnModel` costs about the multiplications of its layers after the first,
     per node of each subgraph; memory beyond the result is the first layer's
     output for every item, twice. A `UniversalModel` costs k² steps per item and
-    a few thousand multiplications per link; memory beyond the result is six
+    some ten thousand multiplications per link; memory beyond the result is six
     times that of the result.
     """
     model = load_model(model) if not isinstance(model, Model) else model
@@ -176,23 +176,25 @@ def review_links(
     links: Links,
     labels: NDArray[np.int64],
     embeddings: ArrayLike | UnitRows,
-    model: UniversalModel,
+    model: Model | str,
     *,
     run: Run | None = None,
     n_threads: int | None = None,
     progress: Progress = silent,
 ) -> Links:
-    """Look at every link once more, knowing the clusters that the links gave.
+    """Look at the links once more, knowing the clusters that they gave.
 
     Parameters
     ----------
     links : Links
         From `score_links`, with the same model.
     labels : (n,) int array
-        The cluster of each item, from `merge_links` and `join_fragments`.
+        The cluster of each item, from `merge_links` and `join_fragments`; `cluster` has both
+        at `facelink.links.model.DRAFT`.
     embeddings : (n, d) array
         Those that the links are of.
-    model : UniversalModel
+    model : UniversalModel or str
+        The model, or the name or path of one.
     run : Run, optional
         Where to keep what is finished, to go on after an interruption.
     n_threads : int, optional
@@ -204,16 +206,34 @@ def review_links(
     -------
     Links
         Likelier where the clusters agree with them, less likely elsewhere: closer to how
-        often such links hold in this collection.
+        often such links hold in this collection. Hopeless ones (below 0.01) between clusters
+        stay as they are.
+
+    Notes
+    -----
+    Costs about as much as a look of `score_links`; memory beyond the result is four times
+    that of the result, and a row for each cluster.
     """
-    if links.likelihood.size == 0:
+    model = load_model(model) if not isinstance(model, Model) else model
+    if not isinstance(model, UniversalModel):
+        raise InputError(
+            f"Model {model.name!r} cannot judge links by clusters. Give the one that fits any "
+            "embedding: 'universal'."
+        )
+    rows, labels = UnitRows.of(embeddings), np.asarray(labels)
+    n_items, k = links.likelihood.shape
+    if len(rows) != n_items or labels.shape != (n_items,):
+        raise InputError(
+            f"The links are of {n_items:,} items, the embeddings of {len(rows):,}, the labels of "
+            f"shape {labels.shape}. Give those that the links were scored from."
+        )
+    if k == 0:  # a single item
         return links
     run = run or Run()
-    rows = UnitRows.of(embeddings)
     background = links.background or Background.of(rows, n_threads=n_threads)
     likelihood = run.array(REVIEW, links.likelihood.shape, np.float32)
     if not run.is_finished(REVIEW, len(rows)):
-        features = LinkFeatures(links.graph, background, n_threads=n_threads)
+        features = LinkFeatures(links.graph.narrowed(k), background, n_threads=n_threads)
         around = Memberships(features, links.likelihood, rows, labels, n_threads=n_threads)
         look(
             features, model.review, around, likelihood, run=run, stage=REVIEW,

@@ -54,8 +54,10 @@ class Clusters:
 
     def inside(self, clusters: NDArray[np.int64]) -> Floats:
         """The mean similarity of the items of some clusters to each other."""
-        n, sums = self.sizes[clusters], self.sums[clusters]
-        squares = np.einsum("ij,ij->i", sums, sums)
+        n, squares = self.sizes[clusters], np.empty(len(clusters))
+        for block in blocks(len(clusters), BLOCK_ROWS):
+            sums = self.sums[clusters[block]]
+            squares[block] = np.einsum("ij,ij->i", sums, sums)
         mean = (squares - n) / np.maximum(n * (n - 1), 1)
         return against(self.centers[clusters] / n, mean)
 
@@ -74,13 +76,20 @@ def _sums(rows: UnitRows, labels: Labels, n_clusters: int) -> NDArray[np.float32
     """The sum of the embeddings of each cluster."""
     sums = np.zeros((n_clusters, rows.shape[1]), np.float32)
     for block in blocks(len(labels), BLOCK_ROWS):
-        _add_rows(rows[block], labels[block], sums)
+        mine = labels[block]
+        _add_rows(rows[block], mine, np.argsort(mine, kind="stable"), sums)
     return sums
 
 
 @compiled
-def _add_rows(rows, labels, sums):
-    for i in range(len(rows)):
-        row, total = rows[i], sums[labels[i]]
-        for c in range(len(row)):
-            total[c] += row[c]
+def _add_rows(rows, labels, order, sums):
+    """Those of one cluster are added up before they are added to others: it rounds less."""
+    total = np.zeros(rows.shape[1], np.float64)
+    for place in range(len(order)):
+        i = order[place]
+        for c in range(len(total)):
+            total[c] += rows[i, c]
+        if place + 1 == len(order) or labels[order[place + 1]] != labels[i]:
+            for c in range(len(total)):
+                sums[labels[i], c] += total[c]
+                total[c] = 0

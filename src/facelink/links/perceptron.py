@@ -50,15 +50,18 @@ class Perceptron:
             )
         except KeyError as error:
             raise ModelError(f"the array {error.args[0]} is missing") from None
-        members, width = layers[0][0].shape[0] if layers else 0, n_features
+        width = n_features
         if mean.shape != (width,) or scale.shape != (width,):
             raise ModelError(f"{prefix} should take {width} features, got {mean.shape}")
+        members = len(layers[0][1]) if layers and layers[0][1].ndim == 2 else 0
+        if not members:
+            raise ModelError(f"{prefix} has no network")
         for matrix, bias in layers:
             wanted = (members, width, *bias.shape[1:])
-            if matrix.ndim != 3 or matrix.shape != wanted or len(bias) != members:
+            if bias.ndim != 2 or len(bias) != members or matrix.shape != wanted:
                 raise ModelError(f"a layer of {prefix} has the shape {matrix.shape}")
-            width = matrix.shape[2]
-        if width != 1 or not members:
+            width = bias.shape[1]
+        if width != 1:
             raise ModelError(f"{prefix} should end in one output, got {width}")
         return cls(mean, scale, layers)
 

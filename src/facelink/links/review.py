@@ -1,4 +1,4 @@
-"""A last look at every link, knowing the clusters that the links gave.
+"""A last look at the links, knowing the clusters that they gave.
 
 Whether a doubtful link holds is easier to say when one knows whom everybody else was put
 with. Is the item more like the other's cluster than like its own? Do its other links

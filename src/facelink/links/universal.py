@@ -26,7 +26,7 @@ from facelink.runs import Run
 Floats = NDArray[np.float32]
 
 STRANGER = 1e-5  # similarity, 0 being a stranger's
-PIVOTS = 64  # whose links are scored at once: their features stay in the cache
+PIVOTS = 128  # whose links are scored at once: their features stay in the cache
 FIRST = "links"  # the name of the first look's stage
 
 

@@ -269,7 +269,7 @@ def join_fragments(
     embeddings : (n, d) array
         Those that the links are of.
     model : UniversalModel
-        Its second network judges pairs of clusters.
+        Its networks for clusters judge pairs of them.
     threshold : float
         The likelihood from which two clusters are joined.
     n_threads : int, optional
