@@ -38,6 +38,7 @@ VARIANTS = {
     "GCN-M, as in the paper": {"similarity": False, "balanced": False},
     "GCN-M, the paper's widths": {"widths": (512, 512, 256, 256)},
     "GCN-M, narrow": NARROW,
+    "GCN-M, narrow, three epochs": {"widths": NARROW["widths"]},
 }
 
 
@@ -79,8 +80,9 @@ def main() -> None:
     def add(row: dict[str, object]) -> None:
         rows.append(row)
         print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
+        recipes = {name: {**RECIPE, **VARIANTS[name]} for name in options.variants}
         save(options.name, rows, COLUMNS, script="accuracy.py DATA_DIR", seed=options.seed,
-             swap=options.swap, variants=options.variants, recipe=RECIPE)  # fmt: skip
+             swap=options.swap, recipes=recipes)  # fmt: skip
 
     print(markdown([], COLUMNS))
     for collection in options.collections:

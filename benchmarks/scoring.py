@@ -16,8 +16,9 @@ All score the same pivots, which come one after the other in (c)'s order, as the
 whole collection is scored. Each in a process of its own, for its peak memory. The share of
 the machine's rate is that of (c): the multiply-adds that are left after folding, per second,
 over those of products of the same shapes alone. Weights are random unless --paper and
---narrow name models: the speed does not depend on them. Then how (c) grows with n, k1, k2
-and d (--growth). Saves results/scoring.* and results/scoring_growth.*. Needs the extra [train].
+--narrow name models: the speed depends on their widths and features alone. Then how (c)
+grows with n, k1, k2 and d (--growth). Saves results/scoring.* and results/scoring_growth.*.
+Needs the extra [train].
 """
 
 from __future__ import annotations
@@ -297,7 +298,9 @@ def compare(x: np.ndarray, options: argparse.Namespace, folder: Path) -> None:
     save("scoring", rows, COLUMNS, script="scoring.py DATA_DIR", collection=options.collection,
          items=len(x), dimension=x.shape[1], context=str(CONTEXT), nodes=round(nodes),
          million_multiply_adds_per_pivot=round(left / 1e6), share_of_product_rate=round(share, 3),
-         threads=available_threads(), turns=options.turns)  # fmt: skip
+         threads=available_threads(), turns=options.turns,
+         narrow="random weights" if options.narrow is None else f"trained: {options.narrow.stem}",
+         narrow_reads_similarities=narrow.architecture.similarity)  # fmt: skip
 
 
 def growth(x: np.ndarray) -> None:
