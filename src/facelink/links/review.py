@@ -167,16 +167,18 @@ def _memberships(
     # Clusters that were compared with the pivot already, and what came of it.
     known = np.empty(k, np.int64)
     similar, agreeing = np.empty(k, np.float32), np.empty(k, np.float32)
+    clusters = np.empty(k, cluster_of.dtype)  # of the pivot's neighbours
     row = 0
     for p in range(len(pivots)):
         i = pivots[p]
         here = cluster_of[i]
         n_known = 0
         for r in range(k):
+            clusters[r] = cluster_of[indices[i, r]]
+        for r in range(k):
             if not asked[p, r]:
                 continue
-            j = indices[i, r]
-            there = cluster_of[j]
+            j, there = indices[i, r], clusters[r]
             to_theirs, agreement = own[i], np.float32(1)
             if there != here:
                 at = 0
@@ -197,7 +199,7 @@ def _memberships(
             # counting half.
             likely, count = half * joined[i, r], half
             for s in range(k):
-                if s != r and cluster_of[indices[i, s]] == there:
+                if s != r and clusters[s] == there:
                     likely += joined[i, s]
                     count += 1
             likely_back, count_back = half * joined[i, r], half
