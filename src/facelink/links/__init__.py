@@ -205,9 +205,8 @@ def review_links(
     Returns
     -------
     Links
-        Likelier where the clusters agree with them, less likely elsewhere: closer to how
-        often such links hold in this collection. Hopeless ones (below 0.01) between clusters
-        stay as they are.
+        Likelier where the clusters agree with them, as a rule, and less likely elsewhere.
+        Hopeless ones (below 0.01) between clusters stay as they are.
 
     Notes
     -----
