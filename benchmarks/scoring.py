@@ -51,7 +51,7 @@ from training_speed import DenseNetwork, dense_batch
 
 COLUMNS = ["way", "widths", "pivots/s", "ratio to (a)", "peak MiB", "difference from (a)"]
 GROWTH = ["varied", "value", "nodes", "pivots/s", "ms per pivot"]
-PAPER, NARROW = (512, 512, 256, 256), (64, 64, 32, 32)
+PAPER, NARROW = (512, 512, 256, 256), (64, 32, 32, 32)
 CONTEXT = Context((80, 5), 5)
 BATCH = 16
 TURNS = 3
@@ -173,7 +173,7 @@ def ways(
         return in_batches(score)
 
     def facelinks(model: GcnModel) -> Way:
-        scorer = GcnScorer(UnitRows(x), graph.indices, model, CONTEXT)
+        scorer = GcnScorer(UnitRows(x), graph, model, CONTEXT)
 
         def score(pivots: np.ndarray) -> np.ndarray:
             out = np.empty((graph.n_items, CONTEXT.hops[0]), np.float32)
@@ -323,7 +323,7 @@ def growth(x: np.ndarray) -> None:
             graph = knn_graph(part, context.k)
             features = part[:] - part[:].mean(axis=0)
             model = random_model(case["d"], PAPER, features)
-            scorer = GcnScorer(part, graph.indices, model, context)
+            scorer = GcnScorer(part, graph, model, context)
             pivots = rng.choice(len(part), min(600, len(part)), replace=False)
             nodes = len(build_subgraphs(graph.indices, pivots, context).nodes) / len(pivots)
             out = np.empty((len(part), context.hops[0]), np.float32)

@@ -48,7 +48,7 @@ def bench(tmp_path):
 
 def test_networks_are_trained_in_one_way(tmp_path):
     given = [collection("512")]
-    assert Bench(given, tmp_path, narrow=True).recipe["widths"] == (64, 64, 32, 32)
+    assert Bench(given, tmp_path, narrow=True).recipe["widths"] == (64, 32, 32, 32)
     assert Bench(given, tmp_path, as_in_paper=True).recipe["widths"] == (512, 512, 256, 256)
     with pytest.raises(InputError, match="choose one"):
         Bench(given, tmp_path, quick=True, narrow=True)

@@ -88,7 +88,7 @@ def test_the_result_may_be_a_memory_map(faces, architecture, tmp_path, monkeypat
     monkeypatch.setattr("facelink.scratch.IN_MEMORY_BYTES", 0)
     monkeypatch.setattr("facelink.embeddings.IN_MEMORY_BYTES", 0)
     out = np.lib.format.open_memmap(tmp_path / "out.npy", "w+", np.float32, wanted.shape)
-    scorer = GcnScorer(UnitRows(x), graph.indices, model, model.context)
+    scorer = GcnScorer(UnitRows(x), graph, model, model.context)
     assert isinstance(scorer.per_item, np.memmap)
     links = score_links(x, graph, model, out=out)
     assert links.likelihood is out
@@ -120,7 +120,7 @@ def test_pivots_come_in_an_order_that_has_each_once(faces):
 def test_some_pivots_alone(faces):
     graph = knn_graph(faces.embeddings, 12)
     model = model_of(random_network(ARCHITECTURES[0]), Context((12, 3), 3))
-    scorer = GcnScorer(UnitRows(faces.embeddings), graph.indices, model, model.context)
+    scorer = GcnScorer(UnitRows(faces.embeddings), graph, model, model.context)
     everyone = np.full((graph.n_items, 12), np.nan, np.float32)
     scorer.score_all(Run(), everyone)
     some = np.full_like(everyone, np.nan)
@@ -136,7 +136,8 @@ def test_nodes_without_neighbours_are_harmless(architecture):
     x = np.random.default_rng(0).normal(size=(6, 32))
     x[0] = x.sum(axis=0)
     neighbors = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]])
-    graph = KnnGraph(neighbors.astype(np.int32), np.full((6, 3), 0.5, np.float32))
+    similarities = np.take_along_axis(UnitRows(x)[:] @ UnitRows(x)[:].T, neighbors, axis=1)
+    graph = KnnGraph(neighbors.astype(np.int32), similarities)
     context = Context((3,), 1)
     subgraphs = build_subgraphs(graph.indices, np.arange(6), context)
     assert (subgraphs.degrees == 0).any()
@@ -195,7 +196,7 @@ def test_another_dimension_is_refused_with_what_to_do(faces):
 def test_the_first_layers_product_is_per_item(faces):
     model = model_of(random_network(ARCHITECTURES[4]), Context((12, 3), 3))
     graph = knn_graph(faces.embeddings, 12)
-    scorer = GcnScorer(UnitRows(faces.embeddings), graph.indices, model, model.context)
+    scorer = GcnScorer(UnitRows(faces.embeddings), graph, model, model.context)
     assert scorer.per_item.shape == (graph.n_items, 2 * 24)
 
 

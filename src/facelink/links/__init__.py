@@ -165,7 +165,7 @@ def score_links(
 
         scorer = TorchScorer(rows, graph.indices, model, context, device)
     elif isinstance(model, GcnModel):
-        scorer = GcnScorer(rows, graph.indices, model, context, n_threads=n_threads)
+        scorer = GcnScorer(rows, graph, model, context, n_threads=n_threads)
     else:
         raise InputError(f"No way to score links with a {type(model).__name__} is known.")
     likelihood = scorer.score_all(run or Run(), out, progress=progress)

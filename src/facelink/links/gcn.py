@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
 from facelink.links.model import GcnModel
+from facelink.neighbors import KnnGraph
 from facelink.neighbors.order import near_one_another
 from facelink.progress import Progress, silent
 from facelink.runs import Run
@@ -92,8 +93,8 @@ class GcnScorer:
     ----------
     rows : UnitRows
         The embeddings.
-    neighbors : (n, k) int32 array
-        The indices of their kNN graph.
+    graph : KnnGraph
+        Of these embeddings.
     model : GcnModel
     context : Context
         The subgraphs to score in.
@@ -104,7 +105,7 @@ class GcnScorer:
     def __init__(
         self,
         rows: UnitRows,
-        neighbors: NDArray[np.int32],
+        graph: KnnGraph,
         model: GcnModel,
         context: Context,
         *,
@@ -112,7 +113,7 @@ class GcnScorer:
     ) -> None:
         self.n_threads = n_threads
         self.rows = rows
-        self.neighbors = neighbors
+        self.graph = graph
         self.context = context
         self.architecture = model.architecture
         self.weights = model.weights
@@ -145,13 +146,14 @@ class GcnScorer:
         likelihood = run.array("links", shape, np.float32) if out is None else out
         if pivots is None and run.is_finished("links", shape[0]):
             return likelihood
-        order = near_one_another(self.neighbors)
+        order = near_one_another(self.graph.indices)
         if pivots is not None:
             order = order[np.isin(order, pivots)]
         _ = self.per_item  # before the threads need it
 
         def score_batch(batch: NDArray[np.integer]) -> None:
-            likelihood[batch] = self.score(build_subgraphs(self.neighbors, batch, self.context))
+            subgraphs = build_subgraphs(self.graph.indices, batch, self.context)
+            likelihood[batch] = self.score(subgraphs)
 
         run.work(
             "links", order, score_batch, size=PIVOTS, n_threads=self.n_threads,
@@ -225,7 +227,9 @@ class GcnScorer:
             if features is None:  # not in memory: each item is read once
                 items, places = np.unique(np.concatenate([nodes, pivots]), return_inverse=True)
                 features, nodes, pivots = self.rows[items], *np.split(places, [len(nodes)])
-            _to_pivots(features, nodes, pivots, subgraphs.node_starts, out)
+            known = self.graph.similarities[:, : subgraphs.n_links]
+            starts = subgraphs.node_starts
+            _to_pivots(features, nodes, pivots, starts, known, subgraphs.pivots, out)
         return out
 
     def _fixed_edge_weights(self, subgraphs: Subgraphs) -> Floats:
@@ -254,11 +258,13 @@ class GcnScorer:
 
 
 @compiled
-def _to_pivots(features, nodes, pivots, node_starts, out):
-    """The similarity of each node to its pivot."""
+def _to_pivots(features, nodes, pivots, node_starts, known, items, out):
+    """The similarity of each node to its pivot; those of its first nodes are known."""
+    n_known = known.shape[1]
     for s in range(len(pivots)):
-        at_pivot = features[pivots[s]]
-        for q in range(node_starts[s], node_starts[s + 1]):
+        at_pivot, first = features[pivots[s]], node_starts[s] + n_known
+        out[node_starts[s] : first] = known[items[s]]
+        for q in range(first, node_starts[s + 1]):
             out[q] = np.dot(features[nodes[q]], at_pivot)
 
 
@@ -282,28 +288,26 @@ def _convolve_items(
     per_item, pivots, nodes, node_starts, edge_starts, edges, edge_weights, similarities,
     per_similarity, constant, bias, out,
 ):  # fmt: skip
-    """The first layer from the products of the items, without writing those of the nodes."""
+    """The first layer from the products of the items, without those of all nodes at once."""
     width = len(bias)
     zero = out.dtype.type(0)
+    own, far = constant[:width] + bias, constant[width : 2 * width].copy()
     own_similarity, far_similarity = per_similarity[:width], per_similarity[width : 2 * width]
-    fixed, fixed_far = np.empty(width, np.float32), np.empty(width, np.float32)
+    far_of = np.empty((np.diff(node_starts).max(), width), np.float32)  # one subgraph's X W_agg
     for s in range(len(pivots)):
-        for c in range(width):
-            fixed[c] = constant[c] - per_item[pivots[s], c] + bias[c]
-            fixed_far[c] = constant[width + c] - per_item[pivots[s], width + c]
-        for q in range(node_starts[s], node_starts[s + 1]):
-            # What is the same for all neighbours is added once, times the row's sum.
-            total, similar = np.float32(0), np.float32(0)
-            for e in range(edge_starts[q], edge_starts[q + 1]):
-                total += edge_weights[e]
-                similar += edge_weights[e] * similarities[edges[e]]
-            row, own, similarity = out[q], per_item[nodes[q], :width], similarities[q]
+        start, stop = node_starts[s], node_starts[s + 1]
+        own_pivot, far_pivot = per_item[pivots[s], :width], per_item[pivots[s], width : 2 * width]
+        own_fixed, far_fixed = own - own_pivot, far - far_pivot
+        for q in range(start, stop):
+            own_item, far_item = per_item[nodes[q], :width], per_item[nodes[q], width : 2 * width]
+            similarity, row, far_row = similarities[q], out[q], far_of[q - start]
             for c in range(width):
-                near = own[c] + fixed[c] + similarity * own_similarity[c]
-                row[c] = near + total * fixed_far[c] + similar * far_similarity[c]
+                row[c] = own_item[c] + own_fixed[c] + similarity * own_similarity[c]
+                far_row[c] = far_item[c] + far_fixed[c] + similarity * far_similarity[c]
+        for q in range(start, stop):
+            row = out[q]
             for e in range(edge_starts[q], edge_starts[q + 1]):
-                neighbor = per_item[nodes[edges[e]], width : 2 * width]
-                weight = edge_weights[e]
+                neighbor, weight = far_of[edges[e] - start], edge_weights[e]
                 for c in range(width):
                     row[c] += weight * neighbor[c]
             for c in range(width):
