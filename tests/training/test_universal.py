@@ -19,6 +19,9 @@ from facelink.training.episodes import (  # noqa: E402
     make_episodes,
 )
 from facelink.training.universal import (  # noqa: E402
+    FAR,
+    NEAR,
+    Elsewhere,
     Lesson,
     fit_perceptrons,
     train_universal,
@@ -208,13 +211,19 @@ def test_elsewhere_all_links_of_an_item_may_be_doubted():
     likely = lesson.likelihood == 1
     lesson.likelihood[:] = np.where(likely, 0.9, 0.1)
     lesson.likelihood[0, :3] = 0
-    seen = lesson.elsewhere(np.random.default_rng(0))
+    seen = lesson.elsewhere(np.random.default_rng(0), NEAR)
     assert (seen[0, :3] == 0).all()
     assert seen[likely].mean() > 0.7
     assert seen[~likely].mean() < 0.3
     by_item = np.array([seen[i][likely[i]].mean() for i in range(len(seen)) if likely[i].any()])
     within = np.mean([seen[i][likely[i]].std() for i in range(len(seen)) if likely[i].sum() > 1])
     assert by_item.std() > 0.5 * within  # what an item is like shows in all its links
+
+    def usual(how: Elsewhere, seed: int) -> float:
+        return float(lesson.elsewhere(np.random.default_rng(seed), how)[likely].mean())
+
+    near, far = (np.array([usual(how, seed) for seed in range(20)]) for how in (NEAR, FAR))
+    assert far.std() > 1.5 * near.std()  # where it is far, they may be thought of otherwise
 
 
 def test_grown_photos_belong_to_their_person():

@@ -14,6 +14,7 @@ from facelink.errors import ModelError
 Floats = NDArray[np.float32]
 
 FARTHEST = 6.0  # standard deviations from the mean: what is farther counts as this far
+RULED_OUT = -6.0  # log-odds: one in four hundred
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Perceptron:
     """Features of a pair to the probability that it is one person.
 
     Several networks side by side, whose log-odds are averaged: where a collection is unlike
-    those trained on, each errs in its own way.
+    those trained on, each errs in its own way. What the first rules out stays ruled out.
 
     Attributes
     ----------
@@ -77,17 +78,27 @@ class Perceptron:
     def log_odds(self, features: Floats) -> Floats:  # (m, features) -> (m,)
         lowest, highest, layers = self._folded
         features = np.clip(features, lowest, highest)
-        out = np.zeros(len(features), np.float32)
-        members = len(layers[0][0])
-        for member in range(members):  # one by one: what one needs stays in the cache
-            x = features
-            for depth, (matrices, biases) in enumerate(layers):
-                x = x @ matrices[member]
-                x += biases[member]
-                if depth + 1 < len(layers):
-                    np.maximum(x, 0, out=x)
-            out += x[:, 0]
-        return out / np.float32(members)
+        out = self._of_member(0, features)
+        others = range(1, len(layers[0][0]))
+        if not others:
+            return out
+        # Most pairs are strangers to any member: the others are not asked about those.
+        left = np.flatnonzero(out > RULED_OUT)
+        features, total = features[left], out[left]
+        for member in others:  # one by one: what one needs stays in the cache
+            total += self._of_member(member, features)
+        out[left] = total / np.float32(len(others) + 1)
+        return out
+
+    def _of_member(self, member: int, features: Floats) -> Floats:  # (m, features) -> (m,)
+        _, _, layers = self._folded
+        x = features
+        for depth, (matrices, biases) in enumerate(layers):
+            x = x @ matrices[member]
+            x += biases[member]
+            if depth + 1 < len(layers):
+                np.maximum(x, 0, out=x)
+        return x[:, 0]
 
     def probabilities(self, features: Floats) -> Floats:  # (m, features) -> (m,)
         out = np.exp(-np.clip(self.log_odds(features), -30, 30))

@@ -41,11 +41,33 @@ ROUNDS = 2
 BATCH = 4096
 MEMBERS, SHARE = 3, 0.5  # networks side by side, and the share of the episodes that each learns
 EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
-BIAS = 0.4  # of log-odds, by what items are like, in a collection none has seen
 PRESETS = {"balanced": Preset(0.6, 0.6), "purity": Preset(0.85, 0.8)}
 
 Floats = NDArray[np.float32]
 Examples = tuple[Floats, Floats, Floats]  # features (m, f), truth (m,), importance (m,)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """How wrong the looks may be in a collection that none of them has seen.
+
+    Attributes
+    ----------
+    scale : float
+        By which log-odds are multiplied or divided at most.
+    shift : float
+        Added to them: the standard deviation.
+    bias : float
+        The same by what items are like, and for single items.
+    """
+
+    scale: float
+    shift: float
+    bias: float
+
+
+NEAR = Elsewhere(scale=1.25, shift=0.5, bias=0.4)
+FAR = Elsewhere(scale=2.0, shift=1.5, bias=0.6)  # for the review, which can see it by the clusters
 
 
 def train_universal(
@@ -152,14 +174,14 @@ class Lesson:
 
     def surrounding_examples(self, rng: np.random.Generator) -> Examples:
         """The links of some pivots as a further look sees them."""
-        around = Surroundings(self.features, self.elsewhere(rng))
+        around = Surroundings(self.features, self.elsewhere(rng, NEAR))
         return self._examples(*around.of(np.arange(self._pivots(PIVOTS_AGAIN))))
 
     def _pivots(self, usually: int) -> int:
         """How many pivots to learn from."""
         return min(usually * self.episode.times, self.graph.n_items)
 
-    def elsewhere(self, rng: np.random.Generator) -> Floats:
+    def elsewhere(self, rng: np.random.Generator, how: Elsewhere) -> Floats:
         """What might be thought of the links if the collection were none of those trained on.
 
         There the looks are too sure or not sure enough: of all links alike, of those of items
@@ -169,10 +191,11 @@ class Lesson:
         p = self.likelihood
         about = self.features.about_items
         about = (about - about.mean(axis=0)) / (about.std(axis=0) + 1e-6)
-        items = np.clip(about, -3, 3) @ rng.normal(0, BIAS, about.shape[1])
-        items += rng.normal(0, BIAS, len(items))
+        items = np.clip(about, -3, 3) @ rng.normal(0, how.bias, about.shape[1])
+        items += rng.normal(0, how.bias, len(items))
         log_odds = np.log(p + 1e-6) - np.log(1 - p + 1e-6)
-        log_odds = log_odds * rng.uniform(0.8, 1.25) + rng.normal(0, 0.5)
+        log_odds *= how.scale ** rng.uniform(-1, 1)
+        log_odds += rng.normal(0, how.shift)
         log_odds += (items[:, None] + items[self.graph.indices]) / 2
         return np.where(p > 0, 1 / (1 + np.exp(-log_odds)), 0).astype(np.float32)
 
@@ -192,7 +215,7 @@ class Lesson:
 
     def membership_examples(self, network: Perceptron, rng: np.random.Generator) -> Examples:
         """The links of some pivots as the review sees them; the network judges clusters."""
-        links = Links(self.graph, self.elsewhere(rng))
+        links = Links(self.graph, self.elsewhere(rng, FAR))
         rows, background = UnitRows(self.episode.embeddings), self.features.background
         labels = merge_links(links, threshold=DRAFT.threshold)
         fragments = Fragments(labels, links, rows, background)
@@ -202,7 +225,7 @@ class Lesson:
 
     def fragment_examples(self, rng: np.random.Generator) -> Examples:
         """Pairs of the clusters that the links give, before and after some were joined rightly."""
-        links = Links(self.graph, self.elsewhere(rng))
+        links = Links(self.graph, self.elsewhere(rng, NEAR))
         labels = merge_links(links, threshold=MERGED)
         background = self.features.background
         fragments = Fragments(labels, links, UnitRows(self.episode.embeddings), background)
