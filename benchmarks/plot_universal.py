@@ -60,8 +60,9 @@ def draw_reliability() -> None:
         likelihood = np.where(enough, part["likelihood"], np.nan)
         axis.plot(likelihood, np.where(enough, part["true"], np.nan), linewidth=1, alpha=0.8,
                   marker=".", markersize=3, label=part["collection"])  # fmt: skip
-    likelihood, true = pooled(parts)
-    axis.plot(likelihood, true, color="black", linewidth=2.5, label="all, each alike")
+    for style, (name, curve) in zip(("-", ":"), pooled(parts).items(), strict=True):
+        axis.plot(*curve, color="black", linewidth=2, linestyle=style, label=name)
+        print(name, *np.round(curve, 3).tolist(), sep="\n")
     axis.set_xlabel("likelihood")
     axis.set_ylabel("share of true links")
     axis.spines[["top", "right"]].set_visible(False)
@@ -70,15 +71,19 @@ def draw_reliability() -> None:
     figure.savefig(DOCS / "reliability.png")
 
 
-def pooled(parts: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """Likelihood and share of true links in each tenth, every collection counting alike."""
-    weights = np.array([np.array(part["links"]) / sum(part["links"]) for part in parts])
-    total = weights.sum(axis=0)
-    likelihood, true = (
-        (weights * np.array([part[name] for part in parts])).sum(axis=0) / total
-        for name in ("likelihood", "true")
-    )
-    return likelihood, true
+def pooled(parts: list[dict]) -> dict[str, list[np.ndarray]]:
+    """Likelihood and share of true links in each tenth, every collection counting alike.
+
+    In the first curve each counts by the share of its links that are in the tenth, in the
+    second all count the same in every tenth.
+    """
+    shares = np.array([np.array(part["links"]) / sum(part["links"]) for part in parts])
+
+    def mean(weights: np.ndarray) -> list[np.ndarray]:
+        values = (np.array([part[name] for part in parts]) for name in ("likelihood", "true"))
+        return [(weights * value).sum(axis=0) / weights.sum(axis=0) for value in values]
+
+    return {"all, each alike": mean(shares), "mean of the lines": mean(np.ones_like(shares))}
 
 
 def rows_of(part: str) -> list[dict]:
@@ -118,4 +123,3 @@ if __name__ == "__main__":
     print_tables()
     draw_accuracy()
     draw_reliability()
-    print(*pooled(json.loads((RESULTS / "universal_reliability.json").read_text())), sep="\n")
