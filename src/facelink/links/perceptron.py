@@ -15,7 +15,7 @@ from facelink.errors import ModelError
 Floats = NDArray[np.float32]
 
 FARTHEST = 6.0  # standard deviations from the mean: what is farther counts as this far
-RULED_OUT = -6.0  # log-odds: one in four hundred
+SETTLED = 6.0  # log-odds, for or against: one in four hundred is otherwise
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Perceptron:
     """Features of a pair to the probability that it is one person.
 
     Several networks side by side, whose log-odds are averaged: where a collection is unlike
-    those trained on, each errs in its own way. What the first rules out stays ruled out.
+    those trained on, each errs in its own way. What the first is sure of is settled.
 
     Attributes
     ----------
@@ -83,8 +83,8 @@ class Perceptron:
         others = range(1, len(layers[0][0]))
         if not others:
             return out
-        # Most pairs are strangers to any member: the others are not asked about those.
-        left = np.flatnonzero(out > RULED_OUT)
+        # Most pairs are plain to any member: the others are not asked about those.
+        left = np.flatnonzero(np.abs(out) < SETTLED)
         features, total = features[left], out[left]
         for member in others:  # one by one: what one needs stays in the cache
             total += self._of_member(member, features)
