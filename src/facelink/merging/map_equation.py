@@ -123,7 +123,7 @@ def _grow(
     while True:
         grouped, group_visits = _aggregate(flow, visits, modules)
         joined = _move(grouped, group_visits, np.arange(len(group_visits)), rng)
-        if len(np.unique(joined)) == len(joined):
+        if joined.max() + 1 == len(joined):  # they are numbered without gaps
             return modules
         modules = _renumber(joined[modules])
 
@@ -172,8 +172,11 @@ def _sum_by(
     return np.bincount(modules, weights=values, minlength=n_modules).astype(np.float64)
 
 
-def _renumber(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.unique(labels, return_inverse=True)[1]
+def _renumber(labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """From 0 on without gaps, in the same order; there are no more labels than nodes."""
+    there = np.zeros(int(labels.max()) + 1, bool)
+    there[labels] = True
+    return (np.cumsum(there) - 1)[labels]
 
 
 def _move(
@@ -183,7 +186,7 @@ def _move(
     rng: np.random.Generator,
     order: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    moved = modules.astype(np.int64)
+    moved = modules.astype(np.int32)
     if order is None:
         order = rng.permutation(len(visits))
     else:  # at random, but not far from where they are
@@ -258,9 +261,11 @@ def _between(starts, columns, flow, modules):
 def _move_nodes(starts, columns, flow, visits, modules, order):
     """Move each node to the neighbouring module that shortens L most, until none moves."""
     n_nodes = len(visits)
-    inside = np.zeros(n_nodes)  # share of visits of each module
-    exits = np.zeros(n_nodes)  # share of steps that leave it
-    members = np.zeros(n_nodes, np.int64)
+    # Of each module, side by side, because they are needed together and far from the cache: the
+    # share of visits, that of steps that leave it, its members, and the flow into it from the
+    # node at hand.
+    about = np.zeros((n_nodes, 4))
+    inside, exits, members, to_module = about[:, 0], about[:, 1], about[:, 2], about[:, 3]
     for i in range(n_nodes):
         inside[modules[i]] += visits[i]
         members[modules[i]] += 1
@@ -275,7 +280,6 @@ def _move_nodes(starts, columns, flow, visits, modules, order):
             empty[n_empty] = m
             n_empty += 1
 
-    to_module = np.zeros(n_nodes)  # flow from the node at hand into each module
     touched = np.empty(n_nodes, np.int64)
     waiting = np.ones(n_nodes, np.bool_)  # whose surroundings have changed
     n_waiting = n_nodes
