@@ -38,7 +38,6 @@ VARIANTS = {
     "GCN-M, as in the paper": {"similarity": False, "balanced": False},
     "GCN-M, the paper's widths": {"widths": (512, 512, 256, 256)},
     "GCN-M, narrow": NARROW,
-    "GCN-M, narrow, three epochs": {"widths": NARROW["widths"]},
 }
 
 
