@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 import facelink  # noqa: E402
 from conftest import make_faces  # noqa: E402
 from facelink.errors import ModelError  # noqa: E402
-from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
+from facelink.links.model import DRAFT, Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
+from facelink.links.review import NAMES  # noqa: E402
 from facelink.progress import silent  # noqa: E402
 from facelink.training import episodes, universal  # noqa: E402
 from facelink.training.episodes import (  # noqa: E402
@@ -19,6 +20,7 @@ from facelink.training.episodes import (  # noqa: E402
     make_episodes,
 )
 from facelink.training.universal import (  # noqa: E402
+    DRAFTS,
     FAR,
     NEAR,
     Elsewhere,
@@ -203,6 +205,28 @@ def test_clusters_are_one_person_if_joining_them_gives_more_than_it_costs():
     assert len(features) == len(truth) == len(importance) > 50
     assert set(np.unique(truth)) == {0, 1}
     assert importance.max() > 5 * np.median(importance)  # large ones count for more
+
+
+def test_the_review_sees_strict_drafts_and_loose_ones(monkeypatch, model):
+    strictness = []
+    monkeypatch.setattr(
+        universal,
+        "merge_links",
+        lambda links, threshold: (
+            strictness.append(threshold) or facelink.merge_links(links, threshold=threshold)
+        ),
+    )
+    lesson, rng = lesson_of((12,) * 20), np.random.default_rng(0)
+    likely = lesson.likelihood == 1
+    lesson.likelihood[:] = np.where(likely, rng.uniform(0, 0.6, likely.shape), 0.02)
+    sizes = []
+    for _ in range(12):
+        features, *_ = lesson.membership_examples(model.fragments, rng)
+        sizes.append(features[0, NAMES.index("usual size")])
+    assert min(strictness) < 0.3
+    assert max(strictness) > 0.5
+    assert DRAFTS[0] <= DRAFT.threshold <= DRAFTS[1]
+    assert len(np.unique(sizes)) > 1
 
 
 def test_elsewhere_all_links_of_an_item_may_be_doubted():

@@ -210,7 +210,7 @@ class Model(ABC):
         write_aside(Path(path), content)
 
 
-DRAFT = Preset(0.6, 0.6)  # of the clusters that links are reviewed by, whatever the preset
+DRAFT = Preset(0.4, 0.6)  # of the clusters that links are reviewed by, whatever the preset
 
 
 @dataclass(frozen=True)

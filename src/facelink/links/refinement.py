@@ -78,7 +78,14 @@ class Surroundings:
         What is thought of every link now.
     n_threads : int, optional
         All cores of the process by default.
+
+    Attributes
+    ----------
+    trust : float
+        How much a network that sees this counts beside what was thought before.
     """
+
+    trust = 1.0
 
     def __init__(
         self, features: LinkFeatures, likelihood: Floats, *, n_threads: int | None = None

@@ -68,6 +68,10 @@ class Memberships(Surroundings):
         All cores of the process by default.
     """
 
+    # Before the review links are too sure, after it the doubtful ones are not sure enough: the
+    # mean of both is calibrated.
+    trust = 0.5
+
     def __init__(
         self,
         features: LinkFeatures,

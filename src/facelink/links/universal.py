@@ -109,7 +109,7 @@ def look(
         else:
             asked, links = around.of(pivots)
             likelihood = around.likelihood[pivots]
-            likelihood[asked] = network.probabilities(links)
+            likelihood[asked] += around.trust * (network.probabilities(links) - likelihood[asked])
         out[pivots] = likelihood
 
     run = run or Run()

@@ -38,6 +38,7 @@ PIVOTS_AGAIN = 240  # the same for further looks, where most links are not worth
 CANDIDATES = 1500  # pairs of clusters of each episode and round that are learned from
 MERGED = 0.55  # the likelihood from which links are merged into clusters to learn from
 ROUNDS = 2
+DRAFTS = (0.2, 0.6)  # the likelihoods from which links may be merged into what the review sees
 BATCH = 4096
 MEMBERS, SHARE = 3, 0.5  # networks side by side, and the share of the episodes that each learns
 EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
@@ -217,7 +218,7 @@ class Lesson:
         """The links of some pivots as the review sees them; the network judges clusters."""
         links = Links(self.graph, self.elsewhere(rng, FAR))
         rows, background = UnitRows(self.episode.embeddings), self.features.background
-        labels = merge_links(links, threshold=DRAFT.threshold)
+        labels = merge_links(links, threshold=rng.uniform(*DRAFTS))
         fragments = Fragments(labels, links, rows, background)
         labels = join_all(fragments, network, DRAFT.joining)
         around = Memberships(self.features, links.likelihood, rows, labels)
