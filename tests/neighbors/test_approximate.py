@@ -166,12 +166,24 @@ def test_neighbours_of_neighbours_find_what_cells_missed(rows, monkeypatch):
 
 def test_more_cells_are_looked_into_where_more_is_wanted(rows, monkeypatch):
     monkeypatch.setattr(approximate, "FEWEST", 1)
+    monkeypatch.setattr(approximate, "MET", 1)
     cells, exact = Cells.of(rows), Exact.of(rows, 20)
     probes = []
     for wanted in (0.8, 0.9, 0.97, 1.1):
         monkeypatch.setattr(approximate, "BEGUN", wanted)
         probes.append(choose_probes(cells, exact))
     assert probes[0] < probes[1] < probes[2] < probes[3] == approximate.MOST
+
+
+def test_enough_others_are_met_in_small_cells(rows, monkeypatch):
+    cells, exact = Cells.of(rows), Exact.of(rows, 20)
+    monkeypatch.setattr(approximate, "BEGUN", 0)
+    in_one = len(rows) / len(cells.centers)
+    for met, wanted in ((1, approximate.FEWEST), (18.5 * in_one, 19), (10**6, approximate.MOST)):
+        monkeypatch.setattr(approximate, "MET", met)
+        assert choose_probes(cells, exact) == wanted
+        nothing = Exact(exact.asked, exact.nearest, np.zeros_like(exact.matters), exact.level)
+        assert choose_probes(cells, nothing) == wanted
 
 
 def test_progress_names_the_stages(rows):

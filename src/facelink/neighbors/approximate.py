@@ -9,7 +9,7 @@ product again, with everyone whom the neighbours of one of them know.
 How many cells to look into and how often to ask neighbours is not guessed: the exact
 neighbours of a few items, found once, say when enough is found of those that matter. A
 neighbour matters if it is more similar than a stranger would be; beyond that, one stranger
-is as good as another.
+is nearly as good as another.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ROUNDS = 5  # of k-means
 SPANNED = 0.99  # of the centres' squares, by the directions in which items are compared with them
 ASKED = 1024  # items whose exact neighbours are looked for
 FEWEST, MOST = 12, 24  # cells that each item looks into
+MET = 2500  # items that it is compared with there, if so many are in the most cells
 BEGUN, WANTED = 0.93, 0.985  # of the neighbours that matter, to be found in cells and in the end
 ASKING = 4  # times that neighbours are asked, at most; once always
 BLOCK = 2048  # items that are compared with all centres at once
@@ -192,16 +193,22 @@ class Exact:
 
 
 def choose_probes(cells: Cells, exact: Exact) -> int:
-    """The number of cells to look into so that `BEGUN` of what matters is found there."""
+    """The number of cells to look into so that `BEGUN` of what matters is found there.
+
+    But not so few that people of one or two photos meet hardly anybody but the largest family
+    nearby: whom they are like at random says that they are like nobody.
+    """
     choosing, _ = exact.halves
     own = cells.near[:, 0]
     looked = cells.near[exact.asked[choosing]][:, None, :]  # (q, 1, p)
     at = looked == own[exact.nearest[choosing]][:, :, None]  # (q, k, p)
     most = cells.near.shape[1]
+    in_one = len(cells.members) / len(cells.centers)
+    fewest = min(max(FEWEST, int(np.ceil(MET / in_one))), most)
     if not exact.matters[choosing].any():
-        return min(FEWEST, most)
+        return fewest
     found = np.cumsum(at, axis=2)[exact.matters[choosing]].mean(axis=0)  # by cells looked into
-    return min(max(int(np.searchsorted(found, BEGUN)) + 1, FEWEST), most)
+    return min(max(int(np.searchsorted(found, BEGUN)) + 1, fewest), most)
 
 
 def nearest(
