@@ -140,6 +140,8 @@ def test_a_graph_wider_than_the_collection_says_so():
     graph = knn_graph(np.eye(3), 10)
     assert graph.k == 2
     assert graph.notes == ("k = 10 neighbours were asked for, but 3 items have 2 each.",)
+    alone = knn_graph(np.ones((1, 4)), 10)
+    assert alone.notes == ("k = 10 neighbours were asked for, but a single item has none.",)
     assert knn_graph(np.eye(3), 2).notes == ()
 
 

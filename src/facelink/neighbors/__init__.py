@@ -213,7 +213,8 @@ def notes_on_width(k: int, n_items: int) -> tuple[str, ...]:
     """What to say of a k that is larger than the collection."""
     if k < n_items:
         return ()
-    return (f"k = {k} neighbours were asked for, but {n_items} items have {n_items - 1} each.",)
+    there = f"{n_items} items have {n_items - 1} each" if n_items > 1 else "a single item has none"
+    return (f"k = {k} neighbours were asked for, but {there}.",)
 
 
 def searches_exactly(neighbors: str, n_items: int) -> bool:
