@@ -60,9 +60,8 @@ def draw_reliability() -> None:
         likelihood = np.where(enough, part["likelihood"], np.nan)
         axis.plot(likelihood, np.where(enough, part["true"], np.nan), linewidth=1, alpha=0.8,
                   marker=".", markersize=3, label=part["collection"])  # fmt: skip
-    for style, (name, curve) in zip(("-", ":"), pooled(parts).items(), strict=True):
+    for style, (name, curve) in zip(("-", ":", "--"), pooled(parts).items(), strict=True):
         axis.plot(*curve, color="black", linewidth=2, linestyle=style, label=name)
-        print(name, *np.round(curve, 3).tolist(), sep="\n")
     axis.set_xlabel("likelihood")
     axis.set_ylabel("share of true links")
     axis.spines[["top", "right"]].set_visible(False)
@@ -75,15 +74,29 @@ def pooled(parts: list[dict]) -> dict[str, list[np.ndarray]]:
     """Likelihood and share of true links in each tenth, every collection counting alike.
 
     In the first curve each counts by the share of its links that are in the tenth, in the
-    second all count the same in every tenth.
+    second all count the same in every tenth; in the third every link counts alike.
     """
-    shares = np.array([np.array(part["links"]) / sum(part["links"]) for part in parts])
+    links = np.array([part["links"] for part in parts])
+    shares = links / links.sum(axis=1, keepdims=True)
 
     def mean(weights: np.ndarray) -> list[np.ndarray]:
         values = (np.array([part[name] for part in parts]) for name in ("likelihood", "true"))
         return [(weights * value).sum(axis=0) / weights.sum(axis=0) for value in values]
 
-    return {"all, each alike": mean(shares), "mean of the lines": mean(np.ones_like(shares))}
+    return {
+        "all, each alike": mean(shares),
+        "mean of the lines": mean(np.ones_like(shares)),
+        "every link alike": mean(links),
+    }
+
+
+def print_reliability() -> None:
+    """How far the share of true links is from the likelihood in each tenth."""
+    parts = json.loads((RESULTS / "universal_reliability.json").read_text())
+    faces = [part for part in parts if not part["collection"].startswith("voices")]
+    for kind, some in (("all collections", parts), ("faces", faces)):
+        for name, (likelihood, true) in pooled(some).items():
+            print(f"{kind}, {name}:", np.round(true, 3), "off by", np.round(true - likelihood, 3))
 
 
 def rows_of(part: str) -> list[dict]:
@@ -123,3 +136,4 @@ if __name__ == "__main__":
     print_tables()
     draw_accuracy()
     draw_reliability()
+    print_reliability()

@@ -209,13 +209,12 @@ def test_clusters_are_one_person_if_joining_them_gives_more_than_it_costs():
 
 def test_the_review_sees_strict_drafts_and_loose_ones(monkeypatch, model):
     strictness = []
-    monkeypatch.setattr(
-        universal,
-        "merge_links",
-        lambda links, threshold: (
-            strictness.append(threshold) or facelink.merge_links(links, threshold=threshold)
-        ),
-    )
+
+    def merged(links, threshold):
+        strictness.append(threshold)
+        return facelink.merge_links(links, threshold=threshold)
+
+    monkeypatch.setattr(universal, "merge_links", merged)
     lesson, rng = lesson_of((12,) * 20), np.random.default_rng(0)
     likely = lesson.likelihood == 1
     lesson.likelihood[:] = np.where(likely, rng.uniform(0, 0.6, likely.shape), 0.02)

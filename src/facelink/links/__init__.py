@@ -205,8 +205,9 @@ def review_links(
     Returns
     -------
     Links
-        Likelier where the clusters agree with them, as a rule, and less likely elsewhere.
-        Hopeless ones (below 0.01) between clusters stay as they are.
+        The mean of what was thought before and of what the review says: likelier where the
+        clusters agree with them, as a rule, and less likely elsewhere. Hopeless ones (below
+        0.01) between clusters stay as they are.
 
     Notes
     -----

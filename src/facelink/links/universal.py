@@ -109,7 +109,8 @@ def look(
         else:
             asked, links = around.of(pivots)
             likelihood = around.likelihood[pivots]
-            likelihood[asked] += around.trust * (network.probabilities(links) - likelihood[asked])
+            before, now = likelihood[asked], network.probabilities(links)
+            likelihood[asked] = around.trust * now + (1 - around.trust) * before
         out[pivots] = likelihood
 
     run = run or Run()

@@ -37,7 +37,7 @@ ROUNDS = 5  # of k-means
 SPANNED = 0.99  # of the centres' squares, by the directions in which items are compared with them
 ASKED = 1024  # items whose exact neighbours are looked for
 FEWEST, MOST = 12, 24  # cells that each item looks into
-MET = 2500  # items that it is compared with there, if so many are in the most cells
+MET = 2500  # items that it meets there at least, as far as the most cells hold so many
 BEGUN, WANTED = 0.93, 0.985  # of the neighbours that matter, to be found in cells and in the end
 ASKING = 4  # times that neighbours are asked, at most; once always
 BLOCK = 2048  # items that are compared with all centres at once
@@ -195,8 +195,8 @@ class Exact:
 def choose_probes(cells: Cells, exact: Exact) -> int:
     """The number of cells to look into so that `BEGUN` of what matters is found there.
 
-    But not so few that people of one or two photos meet hardly anybody but the largest family
-    nearby: whom they are like at random says that they are like nobody.
+    But not so few that people of one or two photos meet hardly anybody but one large family
+    nearby, and are taken for one of it.
     """
     choosing, _ = exact.halves
     own = cells.near[:, 0]
