@@ -7,7 +7,6 @@ items: how likely are they one person, given how similar they are on average, ho
 coherent each is, and how much strangers agree? What the links between them say is not
 asked again: where links err, as between blurred faces, they err all alike. Those that are
 each other's likeliest are joined, and the question is asked again of what has changed.
-Only at the end are links heard, of clusters that are sure of themselves: see `witnesses`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from facelink.links.clusters import Clusters, against
 from facelink.links.pairs import joined_value
 from facelink.links.perceptron import Perceptron
 from facelink.merging.propagation import root
-from facelink.merging.witnesses import SURE, join_witnessed
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -263,8 +261,6 @@ def join_fragments(
 ) -> Labels:
     """Join clusters for as long as two of them are likely enough to be one person.
 
-    Then those that several items surely link, though they are unlike as wholes.
-
     Parameters
     ----------
     labels : (n,) int array
@@ -275,8 +271,7 @@ def join_fragments(
     model : UniversalModel
         Its networks for clusters judge pairs of them.
     threshold : float
-        The likelihood from which two clusters are joined, and above 0.9 also that from
-        which a link between two is sure.
+        The likelihood from which two clusters are joined.
     n_threads : int, optional
         All cores of the process by default. The result does not depend on it.
 
@@ -289,8 +284,7 @@ def join_fragments(
     rows = UnitRows.of(embeddings)
     background = links.background or Background.of(rows, n_threads=n_threads)
     fragments = Fragments(labels, links, rows, background)
-    labels = join_all(fragments, model.fragments, threshold, n_threads=n_threads)
-    return join_witnessed(labels, links, sure=max(SURE, threshold))
+    return join_all(fragments, model.fragments, threshold, n_threads=n_threads)
 
 
 def join_all(
