@@ -54,7 +54,7 @@ Scorer = Callable[[LinkFeatures, KnnGraph], np.ndarray]  # likelihoods (n, k)
 def perceptron(lessons: Sequence[Lesson], looks: int = 0) -> Scorer:
     def fitted(name: str, examples: list[Examples], n: int, widths: tuple[int, ...]) -> Perceptron:
         how = {"widths": widths, "epochs": 4, "seed": 0, "progress": silent}
-        arrays = fit_perceptrons(name, examples, for_all=len(examples), members=1, **how)
+        arrays = fit_perceptrons(name, examples, members=1, **how)
         return Perceptron.from_arrays(arrays, name, n)
 
     examples = [lesson.link_examples() for lesson in lessons]

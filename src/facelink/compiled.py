@@ -78,7 +78,7 @@ def in_threads(
         n_threads = available_threads()
     if n_threads < 1:
         raise InputError(f"n_threads should be a whole number from 1, or None, got {n_threads!r}.")
-    with _one_blas_thread:
+    with one_blas_thread:
         if n_threads == 1:
             yield from map(work, items)
             return
@@ -157,7 +157,7 @@ class _OneBlasThread:
                 self.limit = None
 
 
-_one_blas_thread = _OneBlasThread()
+one_blas_thread = _OneBlasThread()
 
 
 def blocks(n_items: int, size: int) -> Iterator[slice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -84,6 +84,16 @@ def as_embeddings(embeddings: ArrayLike | Parts) -> NDArray[Any]:
 def _kind_name(dtype: np.dtype) -> str:
     names = {"O": "Python objects", "U": "text", "S": "bytes", "c": "complex numbers"}
     return names.get(dtype.kind, f"type {dtype}")
+
+
+class Rows(Protocol):
+    """Unit vectors to be compared, given by a slice or an array of indices."""
+
+    shape: tuple[int, int]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | NDArray[np.integer]) -> NDArray[np.float32]: ...
 
 
 class UnitRows:

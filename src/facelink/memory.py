@@ -6,6 +6,7 @@ from pathlib import Path
 
 from facelink.errors import TooLargeError
 from facelink.links import GcnModel, Model, UniversalModel
+from facelink.links.variation import DIRECTIONS
 from facelink.neighbors import searches_exactly
 from facelink.scratch import IN_MEMORY_BYTES
 from facelink.subgraphs import Context
@@ -51,8 +52,12 @@ def estimate_memory(
         scoring += SEEN * links * (n_views + 1)
     merging = MERGED * links  # of links that hold, which may be all
     reviewing = 0.0
-    if isinstance(model, UniversalModel) and n_views == 1:  # a row per cluster, of whom all may be
+    if isinstance(model, UniversalModel) and n_views == 1:
+        whitened = 4 * n_items * min(dimension, DIRECTIONS)
+        merging += held(whitened)
+        # A row per cluster, of whom all may be.
         reviewing = REVIEWED * links * share + 4 * n_items * dimension
+        reviewing += held(whitened) + whitened
     most = max(searching, scoring, merging, reviewing)
     return int(ITSELF + PER_ITEM * n_items + rows + most)
 

@@ -15,6 +15,7 @@ from facelink.links.features import LinkFeatures
 from facelink.links.refinement import FAINT, Surroundings
 from facelink.links.refinement import NAMES as SURROUNDINGS
 from facelink.links.review import NAMES, Memberships
+from facelink.links.variation import Whitened
 
 K = 24
 
@@ -38,14 +39,11 @@ def setting():
 @pytest.fixture(scope="module")
 def memberships(setting):
     features, likelihood, rows, labels = setting
-    return Memberships(features, likelihood, rows, labels)
+    return Memberships(features, likelihood, rows, labels, Whitened(rows, labels))
 
 
-def obvious(setting, joined, i, r):
-    """The features of one link beyond its surroundings, each as its name says."""
-    features, _, rows, labels = setting
-    x, listed, background = rows[:], features.indices, features.background
-    j = listed[i, r]
+def beside_clusters(x, background, labels, i, j):
+    """The coherence of both clusters, and what two items are beside them."""
     of = {c: np.flatnonzero(labels == c) for c in np.unique(labels)}
     here, there = of[labels[i]], of[labels[j]]
 
@@ -76,6 +74,24 @@ def obvious(setting, joined, i, r):
         agreement = against((x[here] @ x[there].T).mean(), here, there)
         agreement /= np.sqrt(coherence(here) * coherence(there))
 
+    similar = own(i, here), own(j, there), to_theirs
+    deviations = to_theirs * (1 - background.center[i]) / background.spreads[i, 2]
+    beside = *similar, deviations, to_theirs / max(own(i, here), 0.05), agreement
+    return (coherence(here), coherence(there)), beside
+
+
+def obvious(setting, whitened, joined, i, r):
+    """The features of one link beyond its surroundings, each as its name says."""
+    features, _, rows, labels = setting
+    listed = features.indices
+    j = listed[i, r]
+    coherence, plain = beside_clusters(rows[:], features.background, labels, i, j)
+    _, white = beside_clusters(whitened[:], whitened.background, labels, i, j)
+    background = whitened.background
+    stranger = (background.center[i] + background.center[j]) / 2
+    above = whitened[:][i] @ whitened[:][j] - stranger
+    similarity = above / (1 - stranger), above / background.spreads[[i, j], 2].mean()
+
     def within(item):
         same = labels[listed[item]] == labels[item]
         return joined[item][same].sum() / (joined[item].sum() + 0.5)
@@ -86,13 +102,10 @@ def obvious(setting, joined, i, r):
 
     same = labels[listed] == labels[:, None]
     doubtful, sure = (joined > 0.2) & (joined < 0.8), joined >= 0.8
-    sizes = np.array([len(of[c]) for c in labels])
+    sizes = np.array([(labels == c).sum() for c in labels])
     return [
-        float(labels[i] == labels[j]), np.log(len(here)), np.log(len(there)),
-        own(i, here), own(j, there), to_theirs,
-        to_theirs * (1 - background.center[i]) / background.spreads[i, 2],
-        to_theirs / max(own(i, here), 0.05),
-        coherence(here), coherence(there), agreement, within(i), within(j),
+        float(labels[i] == labels[j]), np.log(sizes[i]), np.log(sizes[j]), *coherence, *plain,
+        *similarity, *white, within(i), within(j),
         leading(i, j, labels[j]), leading(j, i, labels[i]),
         ((doubtful & same).sum() + 10) / (doubtful.sum() + 20),
         (sure & ~same).sum() / (sure.sum() + 20),
@@ -101,13 +114,14 @@ def obvious(setting, joined, i, r):
 
 
 def test_every_feature_is_what_its_name_says(setting, memberships):
-    features, likelihood, *_ = setting
+    features, likelihood, rows, labels = setting
     before = Surroundings(features, likelihood)
+    whitened = Whitened(rows, labels)
     checked = {True: 0, False: 0}
     for i in np.random.default_rng(1).permutation(len(likelihood))[:25]:
         asked, found = memberships.of(np.array([i]))
         for row, r in enumerate(np.flatnonzero(asked[0])):
-            wanted = obvious(setting, memberships.joined, int(i), int(r))
+            wanted = obvious(setting, whitened, memberships.joined, int(i), int(r))
             names = NAMES[len(SURROUNDINGS) :]
             values = found[row, len(SURROUNDINGS) :]
             for name, value, right in zip(names, values, wanted, strict=True):
@@ -133,7 +147,7 @@ def test_items_are_read_from_a_file_as_from_memory(setting, memberships, tmp_pat
     monkeypatch.setattr("facelink.embeddings.IN_MEMORY_BYTES", 1)
     on_file = UnitRows(np.load(tmp_path / "x.npy", mmap_mode="r"))
     assert on_file.array is None
-    again = Memberships(features, likelihood, on_file, labels)
+    again = Memberships(features, likelihood, on_file, labels, Whitened(on_file, labels))
     pivots = np.arange(40)
     np.testing.assert_allclose(again.of(pivots)[1], memberships.of(pivots)[1], atol=1e-5)
 

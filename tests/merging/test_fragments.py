@@ -11,7 +11,10 @@ from facelink import knn_graph
 from facelink.embeddings import UnitRows
 from facelink.links import Links
 from facelink.links.background import Background
+from facelink.links.variation import Whitened
 from facelink.merging.fragments import NAMES, Fragments, join_fragments
+from facelink.merging.likeness import ENOUGH, LARGE
+from facelink.merging.witnesses import Witnesses
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +32,14 @@ def setting():
 
 def fragments_of(x, labels, links):
     rows = UnitRows(x)
-    return Fragments(labels, links, rows, Background.of(rows))
+    return Fragments(labels, links, rows, Background.of(rows), Whitened(rows, labels))
 
 
-def obvious(x, labels, links, usual, begun):
-    """Features by pair of clusters, with loops.
+def obvious_likeness(x, background, labels, between, usual, begun):
+    """What two clusters have in common, with loops, by pair of clusters.
 
     ``usual`` is the mean similarity inside clusters, ``begun`` what the clusters were at first.
     """
-    background = Background.of(UnitRows(x))
-    spread = background.typical_spreads[0] / (1 - background.typical_center)
-    pairs = links.pairs()
     clusters = np.unique(labels)
     members = {c: np.flatnonzero(labels == c) for c in clusters}
 
@@ -64,32 +64,30 @@ def obvious(x, labels, links, usual, begun):
     # The collection is small enough for all clusters to be asked how much strangers agree.
     everyone = [np.flatnonzero(begun == c) for c in np.unique(begun)]
     roots = [np.sqrt(coherence_of(items)) for items in everyone]
-    strange = {}
-    for c, mine in members.items():
+
+    def strange_to(c, least):
+        mine = members[c]
         agreements = np.sort(
             [
                 against((x[mine] @ x[yours].T).mean(), mine, yours) / root / np.sqrt(coherence[c])
                 for yours, root in zip(everyone, roots, strict=True)
+                if len(yours) >= least
             ]
         )
         low, middle, high, far = (
-            agreements[int(q * (len(everyone) - 1))] for q in (0.1, 0.5, 0.7, 0.85)
+            agreements[int(q * (len(agreements) - 1))] for q in (0.1, 0.5, 0.7, 0.85)
         )
         down, up, far_up = (
             (middle - low) / 1.2816,
             (high - middle) / 0.5244,
             (far - middle) / 1.0364,
         )
-        strange[c] = np.array([middle, down + 0.02, up + 0.02, far_up + 0.02])
-    between = {}
-    for a, b, p in zip(pairs.first, pairs.second, pairs.likelihood, strict=True):
-        if labels[a] != labels[b]:
-            key = tuple(sorted((labels[a], labels[b])))
-            between.setdefault(key, []).append(float(p))
-    between = {key: ps for key, ps in between.items() if max(ps) >= 0.1}
-    products = {(a, b): x[members[a]] @ x[members[b]].T for a, b in between}
+        return np.array([middle, down + 0.02, up + 0.02, far_up + 0.02])
+
+    several_large = sum(len(yours) >= LARGE for yours in everyone) >= ENOUGH
     similarity = {
-        (a, b): against(s.mean(), members[a], members[b]) for (a, b), s in products.items()
+        (a, b): against((x[members[a]] @ x[members[b]].T).mean(), members[a], members[b])
+        for a, b in between
     }
     agreement = {
         (a, b): s / np.sqrt(coherence[a] * coherence[b]) for (a, b), s in similarity.items()
@@ -97,33 +95,65 @@ def obvious(x, labels, links, usual, begun):
     out = {}
     for a, b in between:
         large, small = (a, b) if len(members[a]) >= len(members[b]) else (b, a)
-        n, m = len(members[large]), len(members[small])
         best = {c: max(v for pair, v in agreement.items() if c in pair) for c in (large, small)}
-        center, *spreads = (strange[a] + strange[b]) / 2
+        least = LARGE if several_large and len(members[small]) >= LARGE else 1
+        center, *spreads = (strange_to(a, least) + strange_to(b, least)) / 2
         deviations = (agreement[a, b] - center) / np.array(spreads)
+        count = sum(len(mine) >= least for mine in members.values())
         out[a, b] = [
-            np.log(n), np.log(m), similarity[a, b], coherence[large], coherence[small],
-            agreement[a, b], *deviations, deviations[0] - norm.isf(1 / len(members)),
-            best[large] - agreement[a, b], best[small] - agreement[a, b], spread,
+            similarity[a, b], coherence[large], coherence[small], agreement[a, b], *deviations,
+            deviations[2] - norm.isf(1 / max(count, 2)), best[large] - agreement[a, b],
+            best[small] - agreement[a, b],
         ]  # fmt: skip
     return out
 
 
-def check_features(x, labels, links, fragments, usual=None):
-    wanted = obvious(x, labels, links, usual, fragments.cluster_of)
+def check_features(x, labels, links, fragments, usual=(None, None)):
+    rows = UnitRows(x)
+    plain, white = Background.of(rows), Whitened(rows, fragments.cluster_of)
+    pairs = links.pairs()
+    between = {}
+    for a, b, p in zip(pairs.first, pairs.second, pairs.likelihood, strict=True):
+        if labels[a] != labels[b]:
+            key = tuple(sorted((labels[a], labels[b])))
+            between.setdefault(key, []).append(float(p))
+    between = {key for key, ps in between.items() if max(ps) >= 0.1}
+    begun = fragments.cluster_of
+    seen = (x, plain), (white.array, white.background)
+    wanted = [
+        obvious_likeness(*how, labels, between, typical, begun)
+        for how, typical in zip(seen, usual, strict=True)
+    ]
     fragments.likelihood[:] = np.nan
     chosen = fragments.candidates
     found = fragments.features(chosen)
-    assert len(found) == len(wanted)
+    assert len(found) == len(between)
     ends = fragments.first[chosen], fragments.second[chosen]
-    for a, b, values in zip(*ends, found, strict=True):
-        np.testing.assert_allclose(values, wanted[a, b], rtol=1e-3, atol=1e-4, err_msg=str((a, b)))
+    witnesses = Witnesses(links, labels).count(*ends)
+    sizes = np.bincount(labels)
+    spread = plain.typical_spreads[0] / (1 - plain.typical_center)
+    for a, b, spoken, values in zip(*ends, witnesses, found, strict=True):
+        of_sizes = sorted(np.log([sizes[a], sizes[b]]), reverse=True)
+        expected = [*of_sizes, *wanted[0][a, b], *wanted[1][a, b], spread, np.log1p(spoken)]
+        np.testing.assert_allclose(values, expected, rtol=2e-3, atol=2e-4, err_msg=str((a, b)))
 
 
 def test_features_are_what_their_names_say(setting):
     x, _, pieces, links = setting
     fragments = fragments_of(x, pieces, links)
     assert fragments.features(fragments.candidates).shape[1] == len(NAMES)
+    check_features(x, fragments.labels, links, fragments)
+
+
+def test_large_clusters_are_compared_with_large_ones():
+    """Means of few photos scatter more."""
+    x, truth = make_faces((30,) * 12 + (1,) * 60, noise=0.9, n_copies=0)
+    pieces = 2 * truth + np.random.default_rng(0).integers(0, 2, len(truth))
+    graph = knn_graph(x, 12)
+    likelihood = np.random.default_rng(0).random(graph.indices.shape, np.float32)
+    links = Links(graph, likelihood)
+    fragments = fragments_of(x, pieces, links)
+    assert sum(fragments.sizes >= LARGE) >= ENOUGH
     check_features(x, fragments.labels, links, fragments)
 
 
@@ -140,7 +170,8 @@ def test_features_are_right_after_joining(setting):
     sizes = np.bincount(fragments.labels, minlength=len(fragments.sizes))
     np.testing.assert_array_equal(fragments.sizes, sizes)
     # What is usual is that of the beginning, checked in the test above.
-    check_features(x, fragments.labels, links, fragments, fragments.usual)
+    usual = [alike.usual for alike in fragments.likenesses]
+    check_features(x, fragments.labels, links, fragments, usual)
 
 
 def test_only_mutual_favourites_are_joined():
@@ -176,7 +207,8 @@ def test_a_large_cluster_takes_in_several_small_ones_at_once():
         fragments.likelihood[asked] = Judge().probabilities(fragments.features(asked))
         joined = fragments.join(0.5)
         rounds += 1
-        np.testing.assert_allclose(fragments.sums.sum(axis=0), x.sum(axis=0), rtol=1e-3, atol=1e-3)
+        sums = fragments.likenesses[0].sums
+        np.testing.assert_allclose(sums.sum(axis=0), x.sum(axis=0), rtol=1e-3, atol=1e-3)
     assert len(np.unique(fragments.labels[truth == 0])) == 1
     assert len(np.unique(fragments.labels)) == 101
     assert rounds < 30
@@ -206,14 +238,14 @@ class Credulous:
     """Takes all for one person."""
 
     def probabilities(self, features):
-        return np.ones(len(features))
+        return np.ones(len(features), np.float32)
 
 
 def test_clusters_little_nearer_than_strangers_are_not_joined_whatever_a_network_says():
-    """Sixty people whose links are all certain; each person in two pieces."""
+    """Sixty people whose links are all likely, none sure; each person in two pieces."""
     x, truth = make_faces(sizes=(30,) * 60, dimension=64, noise=0.4, n_copies=0)
     graph = knn_graph(x, 40)
-    links = Links(graph, np.ones(graph.indices.shape, np.float32))
+    links = Links(graph, np.full(graph.indices.shape, 0.85, np.float32))
     pieces = 2 * truth + np.random.default_rng(0).integers(0, 2, len(truth))
     fragments = fragments_of(x, pieces, links)
     fragments.judge(Credulous())
@@ -224,9 +256,66 @@ def test_clusters_little_nearer_than_strangers_are_not_joined_whatever_a_network
     assert (first != second).sum() > 60
     assert likely[first != second].mean() < 0.1
     judged = np.flatnonzero(~np.isnan(fragments.likelihood))
-    deviations = fragments.features(judged)[:, NAMES.index("agreement, deviations far upward")]
-    enough = norm.isf(1 / len(np.unique(pieces))) + 1.5
-    np.testing.assert_array_equal(fragments.likelihood[judged] > 0.5, deviations > enough)
+    beyond = [NAMES.index(f"beyond the nearest stranger{way}") for way in ("", ", whitened")]
+    most = fragments.features(judged)[:, beyond].max(axis=1)
+    np.testing.assert_array_equal(fragments.likelihood[judged] > 0.5, most > 1.5)
+
+
+class Doubting:
+    """Takes none for one person."""
+
+    def probabilities(self, features):
+        return np.zeros(len(features), np.float32)
+
+
+def changed(sizes=(40, 40) + (20,) * 40, alike=0.32):
+    """A collection whose first two clusters are one person, hardly more alike than strangers."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    centers = rng.normal(size=(len(sizes), 128))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    centers[1] = alike * centers[0] + np.sqrt(1 - alike**2) * centers[1]
+    x = centers[labels] + 0.5 * rng.normal(size=(len(labels), 128)) / np.sqrt(128)
+    x = x.astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), labels
+
+
+def links_with(x, labels, sure):
+    """All likely inside clusters and doubtful between them, ``sure`` pairs of the first two."""
+    graph = knn_graph(x, len(x) - 1)
+    one = labels[graph.indices] == labels[:, None]
+    likelihood = np.where(one, 0.99, 0.02).astype(np.float32)
+    first, second = (np.flatnonzero(labels == c) for c in (0, 1))
+    for i, j in zip(first[:sure], second[:sure], strict=True):
+        likelihood[i, graph.indices[i] == j] = 0.95
+        likelihood[j, graph.indices[j] == i] = 0.95
+    return Links(graph, likelihood)
+
+
+def test_clusters_that_agree_a_little_are_joined_by_three_witnesses():
+    """Somebody who has changed: the network would not have it, geometry hardly."""
+    x, labels = changed()
+    model = SimpleNamespace(fragments=Doubting())
+    beyond = [NAMES.index(f"beyond the nearest stranger{way}") for way in ("", ", whitened")]
+    for sure, wanted in ((2, 42), (3, 41)):
+        links = links_with(x, labels, sure)
+        fragments = fragments_of(x, labels, links)
+        asked = fragments.candidates
+        assert len(asked) == 1
+        assert 0.5 < fragments.features(asked)[0, beyond].max() < 1.5
+        found = join_fragments(labels, links, x, model, threshold=0.6)
+        assert len(np.unique(found)) == wanted
+        # Whoever asks for purity is not told that four in five such pairs are one person.
+        assert len(np.unique(join_fragments(labels, links, x, model, threshold=0.8))) == 42
+
+
+def test_witnesses_do_not_join_clusters_no_more_alike_than_strangers():
+    """Voices have dozens of sure links between speakers."""
+    x, labels = changed(alike=0.0)
+    found = join_fragments(
+        labels, links_with(x, labels, 30), x, SimpleNamespace(fragments=Credulous()), threshold=0.6
+    )
+    np.testing.assert_array_equal(found, labels)
 
 
 def test_fragments_of_a_large_identity_are_joined_whatever_their_size():

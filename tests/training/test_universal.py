@@ -115,33 +115,24 @@ def test_the_perceptron_is_the_mean_of_the_networks_that_were_trained():
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_all_networks_learn_from_the_real_episodes(monkeypatch):
+def test_networks_side_by_side_learn_the_same_from_other_weights():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 3)).astype(np.float32)
     above = (x[:, 0] > 0).astype(np.float32)
-    every = np.ones(len(x), np.float32)
-    examples = [(x.copy(), above, every)] + [(x.copy(), 1 - above, every)] * 9
-
-    def fitted(share: float) -> Perceptron:
-        monkeypatch.setattr(universal, "SHARE", share)
-        how = {"widths": (8,), "epochs": 150, "seed": 0, "progress": silent}
-        arrays = fit_perceptrons("p", examples, for_all=1, **how)
-        return Perceptron.from_arrays(arrays, "p", 3)
-
-    assert ((fitted(0.0).probabilities(x) > 0.5) == above).mean() > 0.85  # the others are not heard
-    assert ((fitted(0.9).probabilities(x) > 0.5) == above).mean() < 0.15
-
-
-def test_each_network_learns_from_other_episodes(monkeypatch):
-    seen = []
-    monkeypatch.setattr(universal, "_fit", lambda layers, given, chosen, *_: seen.append(chosen))
-    one = np.ones((5, 3), np.float32), np.zeros(5, np.float32), np.ones(5, np.float32)
-    how = {"widths": (8,), "epochs": 1, "seed": 0, "progress": silent}
-    fit_perceptrons("p", [one] * 40, for_all=2, **how)
-    episodes_of = [set((chosen // 5).tolist()) for chosen in seen]
-    assert len(episodes_of) == universal.MEMBERS
-    assert all({0, 1} <= mine and len(mine) < 40 for mine in episodes_of)
-    assert len(set(map(frozenset, episodes_of))) == universal.MEMBERS
+    examples = [(part.copy(), truth, np.ones(200, np.float32)) for part, truth in
+                zip(x.reshape(10, 200, 3), above.reshape(10, 200), strict=True)]  # fmt: skip
+    arrays = fit_perceptrons(
+        "p", examples, widths=(8,), epochs=150, seed=0, members=4, progress=silent
+    )
+    assert len(arrays["p.0.matrix"]) == 4
+    alone = [
+        {name: array if array.ndim == 1 else array[[member]] for name, array in arrays.items()}
+        for member in range(4)
+    ]
+    networks = [Perceptron.from_arrays(mine, "p", 3) for mine in alone]
+    for network in networks:
+        assert ((network.probabilities(x) > 0.5) == above).mean() > 0.95
+    assert len({network.probabilities(x[:1]).item() for network in networks}) == 4
 
 
 def test_episodes_are_collections_of_other_kinds():

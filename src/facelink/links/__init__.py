@@ -17,6 +17,7 @@ from facelink.links.model import GcnModel, Model, UniversalModel, load_model
 from facelink.links.pairs import Pairs, join_directions
 from facelink.links.review import Memberships
 from facelink.links.universal import UniversalScorer, look
+from facelink.links.variation import Whitened
 from facelink.neighbors import KnnGraph
 from facelink.progress import Progress, silent
 from facelink.runs import Run
@@ -43,11 +44,14 @@ class Links:
         Between 0 and 1; as seen from item i in row i.
     background : Background, optional
         What strangers look like in the collection, where the scorer had to know.
+    whitened : Whitened, optional
+        The embeddings by what photos of one person differ in, where clusters have shown it.
     """
 
     graph: KnnGraph
     likelihood: NDArray[np.float32]
     background: Background | None = None
+    whitened: Whitened | None = None
 
     def __post_init__(self) -> None:
         n_items, k = self.likelihood.shape
@@ -212,7 +216,8 @@ def review_links(
     Notes
     -----
     Costs about as much as a look of `score_links`; memory beyond the result is four times
-    that of the result, and a row for each cluster.
+    that of the result, and a row of up to 128 numbers for each item and each cluster, beside
+    one as wide as the embeddings for each cluster.
     """
     model = load_model(model) if not isinstance(model, Model) else model
     if not isinstance(model, UniversalModel):
@@ -231,15 +236,18 @@ def review_links(
         return links
     run = run or Run()
     background = links.background or Background.of(rows, n_threads=n_threads)
+    whitened = Whitened(rows, labels, n_threads=n_threads)
     likelihood = run.array(REVIEW, links.likelihood.shape, np.float32)
     if not run.is_finished(REVIEW, len(rows)):
         features = LinkFeatures(links.graph.narrowed(k), background, n_threads=n_threads)
-        around = Memberships(features, links.likelihood, rows, labels, n_threads=n_threads)
+        around = Memberships(
+            features, links.likelihood, rows, labels, whitened, n_threads=n_threads
+        )
         look(
             features, model.review, around, likelihood, run=run, stage=REVIEW,
             n_threads=n_threads, progress=progress,
         )  # fmt: skip
-    return _with_copies(Links(links.graph, likelihood, background))
+    return _with_copies(Links(links.graph, likelihood, background, whitened))
 
 
 def _with_copies(links: Links) -> Links:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.compiled import blocks, in_threads
-from facelink.embeddings import UnitRows
+from facelink.embeddings import Rows
 
 Floats = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ class Background:
     typical_spreads: tuple[float, ...]
 
     @classmethod
-    def of(cls, rows: UnitRows, *, seed: int = 0, n_threads: int | None = None) -> Background:
+    def of(cls, rows: Rows, *, seed: int = 0, n_threads: int | None = None) -> Background:
         """Of unit vectors; whoever differs from no stranger is given some room."""
         n_items = len(rows)
         chosen = np.random.default_rng(seed).permutation(n_items)[:REFERENCES]
@@ -62,6 +62,27 @@ class Background:
 
         for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
             pass
+        return cls._with_room(center, spreads)
+
+    @classmethod
+    def of_moments(cls, rows: Rows, sample: Floats, weights: Floats) -> Background:
+        """Of unit vectors to which strangers are about normal: from their mean and covariance.
+
+        ``sample`` (m, d) are those of some items, ``weights`` (m,) how much each counts.
+        """
+        weights = weights / weights.sum(dtype=np.float64)
+        mean = (weights @ sample).astype(np.float32)
+        scaled = np.sqrt(weights).astype(np.float32)[:, None] * (sample - mean)
+        covariance = scaled.T @ scaled
+        center, deviation = np.empty((2, len(rows)), np.float32)
+        for block in blocks(len(rows), BLOCK_ROWS):
+            center[block] = rows[block] @ mean
+            squares = np.einsum("ij,ij->i", rows[block] @ covariance, rows[block])
+            deviation[block] = np.sqrt(np.maximum(squares, 0))
+        return cls._with_room(center, np.repeat(deviation[:, None], len(QUANTILES), axis=1))
+
+    @classmethod
+    def _with_room(cls, center: Floats, spreads: Floats) -> Background:
         # Embeddings may lie close together: what is small is small beside 1 - similarity.
         room = max(1 - float(np.median(center)), LEAST_ROOM)
         np.minimum(center, np.float32(1 - max(1e-3 * room, LEAST_ROOM)), out=center)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facelink.compiled import blocks, compiled
-from facelink.embeddings import UnitRows
+from facelink.embeddings import Rows
 from facelink.links.background import BLOCK_ROWS, Background
 
 Floats = NDArray[np.float64]
@@ -23,10 +23,10 @@ class Clusters:
     ----------
     labels : (n,) int array
         The cluster of each item.
-    rows : UnitRows
-        The embeddings.
+    rows : Rows
+        The embeddings, or as they are seen.
     background : Background
-        Of these embeddings.
+        Of these rows.
 
     Attributes
     ----------
@@ -41,10 +41,10 @@ class Clusters:
         The coherence of clusters in this collection.
     """
 
-    def __init__(self, labels: Labels, rows: UnitRows, background: Background) -> None:
+    def __init__(self, labels: Labels, rows: Rows, background: Background) -> None:
         _, self.cluster_of = np.unique(labels, return_inverse=True)
         self.sizes = np.bincount(self.cluster_of).astype(np.float64)
-        self.sums = _sums(rows, self.cluster_of, len(self.sizes))
+        self.sums = sums_of(rows, self.cluster_of, len(self.sizes))
         self.centers = np.bincount(self.cluster_of, weights=background.center)
         several = np.flatnonzero(self.sizes > 1)
         weights = self.sizes[several]
@@ -72,7 +72,7 @@ def against(strangers: Floats, similarity: NDArray[np.floating]) -> Floats:
     return (similarity - strangers) / (1 - strangers)
 
 
-def _sums(rows: UnitRows, labels: Labels, n_clusters: int) -> NDArray[np.float32]:
+def sums_of(rows: Rows, labels: Labels, n_clusters: int) -> NDArray[np.float32]:
     """The sum of the embeddings of each cluster."""
     sums = np.zeros((n_clusters, rows.shape[1]), np.float32)
     for block in blocks(len(labels), BLOCK_ROWS):

@@ -24,6 +24,7 @@ from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import Surroundings
 from facelink.links.review import Memberships
 from facelink.links.universal import look
+from facelink.links.variation import Whitened
 from facelink.merging import merge_links
 from facelink.merging.fragments import Fragments, join_all
 from facelink.neighbors import KnnGraph, knn_graph
@@ -40,7 +41,8 @@ MERGED = 0.55  # the likelihood from which links are merged into clusters to lea
 ROUNDS = 2
 DRAFTS = (0.2, 0.6)  # the likelihoods from which links may be merged into what the review sees
 BATCH = 4096
-MEMBERS, SHARE = 3, 0.5  # networks side by side, and the share of the episodes that each learns
+MEMBERS = 3  # networks side by side
+JUDGES = 10  # networks side by side that judge clusters: there are few pairs to learn from
 EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
 PRESETS = {"balanced": Preset(0.6, 0.6), "purity": Preset(0.85, 0.8)}
 
@@ -107,21 +109,23 @@ def train_universal(
     rng = np.random.default_rng([seed, 0x7EAC])
     weights: dict[str, Floats] = {}
 
-    def learn(prefix: str, examples: list[Examples], width: int, epochs: int) -> Perceptron:
+    def learn(
+        prefix: str, examples: list[Examples], width: int, epochs: int, members: int = MEMBERS
+    ) -> Perceptron:
         arrays = fit_perceptrons(
-            prefix, examples, widths=(width, width), epochs=epochs, seed=seed,
-            for_all=len(collections), progress=progress,
+            prefix, examples, widths=(width, width), epochs=epochs, seed=seed, members=members,
+            progress=progress,
         )  # fmt: skip
         weights.update(arrays)
         return Perceptron.from_arrays(arrays, prefix, arrays[f"{prefix}.mean"].size)
 
-    network = learn("links", [lesson.link_examples() for lesson in lessons], 40, epochs=4)
+    network = learn("links", [lesson.link_examples() for lesson in lessons], 40, epochs=2)
     for done, lesson in enumerate(lessons):
         progress("first look", done, len(made))
         look(lesson.features, network, None, lesson.likelihood)
     for again in range(LOOKS):
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
-        network = learn(f"again.{again}", examples, 32, epochs=4)
+        network = learn(f"again.{again}", examples, 32, epochs=2)
         for done, lesson in enumerate(lessons):
             progress(f"look {again + 2}", done, len(made))
             around = Surroundings(lesson.features, lesson.likelihood.copy())
@@ -131,21 +135,23 @@ def train_universal(
     for done, lesson in enumerate(lessons):
         progress("clusters", done, len(made))
         examples.append(lesson.fragment_examples(rng))
-    fragments = learn("fragments", examples, 32, epochs=12)
+    fragments = learn("fragments", examples, 32, epochs=12, members=JUDGES)
 
     examples = []
     for done, lesson in enumerate(lessons):
         progress("review", done, len(made))
         examples.append(lesson.membership_examples(fragments, rng))
-    learn("review", examples, 32, epochs=4)
+    n_items = sum(lesson.graph.n_items for lesson in lessons)
+    lessons.clear()  # gigabytes, too
+    learn("review", examples, 32, epochs=2)
 
     about = {
         "name": name,
         "facelink": facelink.__version__,
         "trained on": {
             "collections": [collection.name for collection in collections],
-            "episodes": len(lessons),
-            "items": sum(lesson.graph.n_items for lesson in lessons),
+            "episodes": len(made),
+            "items": n_items,
         },
         "seed": seed,
     }
@@ -219,9 +225,10 @@ class Lesson:
         links = Links(self.graph, self.elsewhere(rng, FAR))
         rows, background = UnitRows(self.episode.embeddings), self.features.background
         labels = merge_links(links, threshold=rng.uniform(*DRAFTS))
-        fragments = Fragments(labels, links, rows, background)
+        fragments = Fragments(labels, links, rows, background, Whitened(rows, labels))
         labels = join_all(fragments, network, DRAFT.joining)
-        around = Memberships(self.features, links.likelihood, rows, labels)
+        whitened = Whitened(rows, labels)
+        around = Memberships(self.features, links.likelihood, rows, labels, whitened)
         return self._examples(*around.of(np.arange(self._pivots(PIVOTS_AGAIN))))
 
     def fragment_examples(self, rng: np.random.Generator) -> Examples:
@@ -229,7 +236,8 @@ class Lesson:
         links = Links(self.graph, self.elsewhere(rng, NEAR))
         labels = merge_links(links, threshold=MERGED)
         background = self.features.background
-        fragments = Fragments(labels, links, UnitRows(self.episode.embeddings), background)
+        rows = UnitRows(self.episode.embeddings)
+        fragments = Fragments(labels, links, rows, background, Whitened(rows, labels))
         nothing = np.empty(0, np.float32)
         examples = [(fragments.features(np.empty(0, np.int64)), nothing, nothing)]
         for _ in range(ROUNDS):
@@ -277,38 +285,39 @@ def _shared(
 
 def fit_perceptrons(
     prefix: str,
-    examples: Sequence[Examples],
+    examples: list[Examples],
     *,
     widths: tuple[int, ...],
     epochs: int,
     seed: int,
-    for_all: int,
     progress: Progress,
     members: int = MEMBERS,
     learning_rate: float = 2e-3,
 ) -> dict[str, Floats]:
-    """Fit several perceptrons by cross-entropy, each on other episodes; their arrays.
+    """Fit several perceptrons by cross-entropy, each from other weights; their arrays.
 
-    ``examples`` are those of each episode; the first ones are ``for_all``.
+    ``examples`` are those of each episode; the list is empty afterwards, because there are
+    gigabytes of them.
     """
-    features, truth, importance = (np.concatenate(part) for part in zip(*examples, strict=True))
-    episode = np.repeat(np.arange(len(examples)), [len(part[1]) for part in examples])
+    truth, importance = (np.concatenate([part[i] for part in examples]) for i in (1, 2))
+    features = np.empty((len(truth), examples[0][0].shape[1]), np.float32)
+    end = len(features)
+    while examples:
+        part = examples.pop()[0]
+        features[end - len(part) : end] = part
+        end -= len(part)
     importance = np.minimum(importance / importance.mean(), 50)
     mean, scale = features.mean(axis=0), 1 / (features.std(axis=0) + 1e-6)
-    features -= mean  # in place: there are gigabytes of them
+    features -= mean
     features *= scale
     x = torch.from_numpy(features).clamp_(-FARTHEST, FARTHEST)
     target, weight = torch.from_numpy(truth), torch.from_numpy(importance)
     networks = []
     for member in range(members):
-        learned = np.random.default_rng([seed, member]).random(len(examples)) < SHARE
-        learned[:for_all] = True
-        chosen = torch.from_numpy(np.flatnonzero(learned[episode]))
         with torch.random.fork_rng():
             torch.manual_seed(seed + member)
             layers = [nn.Linear(a, b) for a, b in pairwise([x.shape[1], *widths, 1])]
-            _fit(layers, (x, target, weight), chosen, epochs, learning_rate, f"fitting {prefix}",
-                 progress)  # fmt: skip
+            _fit(layers, (x, target, weight), epochs, learning_rate, f"fitting {prefix}", progress)
         networks.append(layers)
     arrays = {f"{prefix}.mean": mean, f"{prefix}.scale": scale}
     for depth, side_by_side in enumerate(zip(*networks, strict=True)):
@@ -322,23 +331,22 @@ def fit_perceptrons(
 def _fit(
     layers: Sequence[nn.Linear],
     examples: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    chosen: torch.Tensor,
     epochs: int,
     learning_rate: float,
     stage: str,
     progress: Progress,
 ) -> None:
-    """Fit one perceptron to the examples that are chosen."""
+    """Fit one perceptron to the examples."""
     x, target, weight = examples
     modules: list[nn.Module] = [layers[0]]
     for layer in layers[1:]:
         modules += [nn.ReLU(), layer]
     network = nn.Sequential(*modules)
     optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.01)
-    steps = epochs * math.ceil(len(chosen) / BATCH)
+    steps = epochs * math.ceil(len(x) / BATCH)
     step = 0
     for _ in range(epochs):
-        for batch in chosen[torch.randperm(len(chosen))].split(BATCH):
+        for batch in torch.randperm(len(x)).split(BATCH):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * one_cycle(step / steps)
             loss = binary_cross_entropy_with_logits(
