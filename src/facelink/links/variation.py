@@ -98,15 +98,15 @@ def _directions(
         some = x[:: -(-len(x) // SPANNING)]
         values, axes = np.linalg.eigh((some @ some.T).astype(np.float64))
         there = np.flatnonzero(values > 1e-6 * values[-1])[-WIDEST:]
-        basis = some.T @ (axes[:, there] / np.sqrt(values[there]))
+        basis = some.T @ (axes[:, there] / np.sqrt(values[there])).astype(np.float32)
         x = x @ basis
     dimension = x.shape[1]
 
     means = sums_of(x, cluster_of, len(sizes)) / sizes[:, None].astype(np.float32)
     n = sizes[cluster_of]
     # A mean of n photos lies too close to each of them.
-    share = np.sqrt(weights * n / np.maximum(n - 1, 1))[:, None]
-    residuals = (x - means[cluster_of]) * share
+    share = np.sqrt(weights * n / np.maximum(n - 1, 1)).astype(np.float32)
+    residuals = (x - means[cluster_of]) * share[:, None]
     scatter = (residuals.T @ residuals).astype(np.float64)
     level = max(np.trace(scatter) / dimension, 1e-12)
     shown = len(x) - len(sizes)
@@ -114,9 +114,7 @@ def _directions(
     values, axes = np.linalg.eigh((1 - even) * scatter / level + even * np.eye(dimension))
     whiten = (axes / np.sqrt(values)) @ axes.T
 
-    seen = x @ whiten
-    seen -= np.average(seen, axis=0, weights=weights)
-    seen *= np.sqrt(weights)[:, None]
-    _, axes = np.linalg.eigh(seen.T @ seen)
+    x = (x - np.average(x, axis=0, weights=weights)) * np.sqrt(weights)[:, None]
+    _, axes = np.linalg.eigh(whiten @ (x.T @ x) @ whiten)
     matrix = whiten @ axes[:, -DIRECTIONS:]
     return (matrix if basis is None else basis @ matrix).astype(np.float32)
