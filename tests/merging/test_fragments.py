@@ -305,8 +305,16 @@ def test_clusters_that_agree_a_little_are_joined_by_three_witnesses():
         assert 0.5 < fragments.features(asked)[0, beyond].max() < 1.5
         found = join_fragments(labels, links, x, model, threshold=0.6)
         assert len(np.unique(found)) == wanted
-        # Whoever asks for purity is not told that four in five such pairs are one person.
+        # Whoever asks for purity is not told that two in three such pairs are one person.
         assert len(np.unique(join_fragments(labels, links, x, model, threshold=0.8))) == 42
+
+
+def test_three_witnesses_are_few_among_hundreds():
+    x, labels = changed((500, 480) + (20,) * 40, alike=0.36)
+    model = SimpleNamespace(fragments=Doubting())
+    for sure, wanted in ((3, 42), (5, 41)):
+        found = join_fragments(labels, links_with(x, labels, sure), x, model, threshold=0.6)
+        assert len(np.unique(found)) == wanted
 
 
 def test_witnesses_do_not_join_clusters_no_more_alike_than_strangers():

@@ -49,9 +49,10 @@ AGREEMENT = likeness.NAMES.index("agreement")
 BESIDE = [NAMES.index(f"beyond the nearest stranger{way}") for way in ("", ", whitened")]
 CANDIDATE = 0.1  # the likelihood from which a link makes its two clusters candidates
 BEYOND = 1.5  # deviations by which two clusters agree more than the nearest stranger would
-# With as many witnesses it takes less. Of such pairs between 0.5 and 1.5 in training episodes, 79 %
-# were one person; without witnesses 10 %, and with witnesses but 0 to 0.5 beyond 52 %.
-WITNESSES, BEYOND_WITNESSED, WITNESSED = 3, 0.5, 0.79
+# With witnesses it takes less: with as many, and so many of the smaller cluster's items. Of such
+# pairs between 0.5 and 1.5 in training episodes 66 % were one person; without witnesses 10 %, and
+# of those with three that were fewer than one in a hundred none.
+BEYOND_WITNESSED, WITNESSES, OF_ITEMS, WITNESSED = 0.5, 3, 0.01, 0.66
 SMALL = 1 / 16  # of a cluster's size, for it to take in several at once
 GROWTH = 1 / 4  # at once, at most
 
@@ -132,8 +133,10 @@ class Fragments:
         asked = self.candidates
         features = self.features(asked)
         beyond = features[:, BESIDE].max(axis=1)
-        witnessed = features[:, NAMES.index("witnesses")] >= np.float32(np.log1p(WITNESSES))
-        witnessed &= beyond > BEYOND_WITNESSED
+        witnesses = np.expm1(features[:, NAMES.index("witnesses")])
+        smaller = np.exp(features[:, NAMES.index("size of the smaller")])
+        enough = np.maximum(WITNESSES, OF_ITEMS * smaller) - 0.5  # they are whole numbers
+        witnessed = (witnesses > enough) & (beyond > BEYOND_WITNESSED)
         # Whoever agrees little more than the nearest of as many strangers would may be that one,
         # whatever the network says: clusters of blurred faces agree, too.
         apart = (beyond <= BEYOND) & ~witnessed
