@@ -171,15 +171,18 @@ def test_clusters_make_links_surer():
     assert loss(reviewed[0].likelihood) < loss(shuffled.likelihood)
 
 
-def test_what_was_thought_before_counts_as_much(monkeypatch):
+def test_what_was_thought_before_counts_too(monkeypatch):
     faces = facelink.load_sample()
     x, labels = faces.embeddings[:300], faces.labels[:300]
     links = facelink.score_links(x, knn_graph(x, 40), "universal")
     mixed = review_links(links, labels, x, "universal").likelihood
+    trust = Memberships.trust
+    assert 0 < trust < 1
     monkeypatch.setattr(Memberships, "trust", 1.0)
     alone = review_links(links, labels, x, "universal").likelihood
     assert np.abs(alone - links.likelihood).max() > 0.1
-    np.testing.assert_allclose(mixed, (alone + links.likelihood) / 2, atol=1e-6)
+    wanted = trust * alone + (1 - trust) * links.likelihood
+    np.testing.assert_allclose(mixed, wanted, atol=1e-6)
 
 
 def test_links_narrower_than_their_graph_are_reviewed():

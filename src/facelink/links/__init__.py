@@ -209,7 +209,7 @@ def review_links(
     Returns
     -------
     Links
-        The mean of what was thought before and of what the review says: likelier where the
+        What the review says, with a weight of 0.6, and what was thought before: likelier where the
         clusters agree with them, as a rule, and less likely elsewhere. Hopeless ones (below
         0.01) between clusters stay as they are.
 
