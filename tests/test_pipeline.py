@@ -216,3 +216,22 @@ def test_progress_names_the_stages(sample):
         "neighbours", "links", "links, look 2", "links, look 3", "draft", "links, reviewed",
         "merging",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dimension", [16, 32, 64, 512])
+def test_random_vectors_stay_alone(dimension):
+    """A network that has seen people in every collection would find some here."""
+    for seed, n_items in ((0, 300), (1, 1000)):
+        x = np.random.default_rng(seed).normal(size=(n_items, dimension))
+        found = facelink.cluster(x)
+        assert len(np.unique(found.labels)) > 0.98 * n_items
+        assert "No two items look like one person." in found.notes
+
+
+def test_the_few_who_are_one_person_among_strangers_are_found():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 64))
+    x[:10] = x[10:20] + 0.5 * rng.normal(size=(10, 64))
+    found = facelink.cluster(x)
+    np.testing.assert_array_equal(found.labels[:10], found.labels[10:20])
+    assert len(np.unique(found.labels)) > 380

@@ -18,8 +18,14 @@ from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
 
+STRANGER = 1e-5  # similarity, 0 being a stranger's: all may be equally far
 DEPTHS = (5, 10, 20, 40, 80)  # of the neighbourhoods that are compared
 STEEPNESS = 6.0  # of the softmax over an item's neighbours
+# Deviations beyond the nearest stranger. Of random vectors a tenth of the items have a nearest
+# neighbour 0.3 to 0.7 beyond, of collections of people 2 or more, of one photo of each person
+# around 1; pairs that are one person are mostly beyond 3. Photos of one person alone are on average
+# less alike than chance would have them (-0.3 and less), because some are bad.
+BY_CHANCE, LIKE_CHANCE, BEYOND_CHANCE = 0.8, -0.25, 2.5
 
 NAMES = (
     # The link itself, against strangers.
@@ -113,6 +119,20 @@ class LinkFeatures:
         self.strangers = -ndtri(share).astype(np.float32)  # (k,)
         beside = (spread / typical[0] for spread in typical[1:])
         self.collection = np.array([background.spread, *beside], np.float32)
+        # Whether neighbours are as near as chance would have them if all were strangers.
+        nearest = np.quantile(self.deviations[:, 0], 0.9) - self.strangers[0]
+        average = self.deviations.mean(axis=0) - self.strangers  # (k,)
+        self.by_chance = bool(nearest < BY_CHANCE and average.mean() > LIKE_CHANCE)
+
+    def hopeless(self, pivots: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which links of some pivots are no closer than strangers' may be: (pivots, k).
+
+        A network that has seen people in every collection finds some where there are none.
+        """
+        hopeless = self.similarity[pivots] < STRANGER
+        if self.by_chance:
+            hopeless |= self.deviations[pivots] < self.strangers[0] + BEYOND_CHANCE
+        return hopeless
 
     def of(self, pivots: NDArray[np.integer]) -> Floats:
         """The features of the links of some pivots: (pivots · k, features)."""

@@ -25,7 +25,6 @@ from facelink.runs import Run
 
 Floats = NDArray[np.float32]
 
-STRANGER = 1e-5  # similarity, 0 being a stranger's
 PIVOTS = 128  # whose links are scored at once: their features stay in the cache
 FIRST = "links"  # the name of the first look's stage
 
@@ -104,8 +103,7 @@ def look(
     def score(pivots: NDArray[np.integer]) -> None:
         if around is None:
             likelihood = network.probabilities(features.of(pivots)).reshape(len(pivots), -1)
-            # Whoever is no nearer than a stranger is no neighbour: all may be equally far.
-            likelihood[features.similarity[pivots] < STRANGER] = 0
+            likelihood[features.hopeless(pivots)] = 0
         else:
             asked, links = around.of(pivots)
             likelihood = around.likelihood[pivots]
