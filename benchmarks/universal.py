@@ -1,12 +1,12 @@
 """The universal model on collections, people and embedders that it was not trained on.
 
-    python benchmarks/universal.py DATA_DIR [--parts groups embedders weaker halves peers]
+    python benchmarks/universal.py DATA_DIR [--parts groups embedders made-up halves peers]
 
 - groups: leave out all collections that may share people, train on the rest, cluster
   the ones left out, with nothing tuned;
 - embedders: the same with all collections of one embedder left out;
-- weaker: the collections of WEAKER with noise added to every embedding, as a weaker
-  embedder might see them, by the models of groups, beside the peers;
+- made-up: some collections as embedders that do not exist might see them (MADE_UP), by
+  the models of groups, and the sample by the packaged model, beside the peers;
 - halves: one half of the people of lfw-degraded is trained on, the other clustered
   (the halves of accuracy.py), with the other groups but nobody else of LFW;
 - peers: oracle-tuned Infomap, AHC, DBSCAN, threshold components, Chinese Whispers and
@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,9 +46,8 @@ PEOPLE = {  # collections of one group may share people
     "lfw": "lfw", "lfw-degraded": "lfw", "glint24": "lfw", "celeba": "celeba",
     "celebs800": "celebs800", "voices": "voices",
 }  # fmt: skip
-PARTS = ("groups", "embedders", "weaker", "halves", "peers")
-WEAKER = ("celeba-128", "celebs800-128", "voices-256")
-NOISE = (0.3, 0.6, 0.9)  # the length of what is added to unit vectors
+PARTS = ("groups", "embedders", "made-up", "halves", "peers")
+SEEN_ANEW = ("celeba-128", "celebs800-128", "lfw-128", "voices-256")
 HDBSCAN_ITEMS = 12_000  # it takes ten minutes on 20,000
 
 
@@ -86,29 +85,57 @@ def half(collection: Collection, which: int) -> Collection:
     return Collection(collection.name, x, labels, collection.embedder, collection.people)
 
 
-def weaker(collection: Collection, noise: float) -> Collection:
-    """The collection as a weaker embedder might see it."""
-    name = f"{collection.name}, noise {noise}"
-    rows = UnitRows(with_noise(collection.embeddings, noise, seed=0))[:]
-    return replace(collection, name=name, embeddings=rows)
+def projected(x: np.ndarray, dimension: int) -> np.ndarray:
+    """In random directions."""
+    return x @ np.random.default_rng(0).normal(size=(x.shape[1], dimension))
+
+
+def steeper(x: np.ndarray, power: float) -> np.ndarray:
+    """With fewer directions that count: singular values to a power."""
+    centered = x - x.mean(axis=0)
+    _, scales, axes = np.linalg.svd(centered[:5000], full_matrices=False)
+    return (centered @ axes.T) * (scales / scales[0]) ** power
+
+
+MADE_UP: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    # Noise of this length beside unit vectors, as of a weaker embedder.
+    "noise 0.3": lambda x: with_noise(x, 0.3, seed=0),
+    "noise 0.6": lambda x: with_noise(x, 0.6, seed=0),
+    "noise 0.9": lambda x: with_noise(x, 0.9, seed=0),
+    # Strangers' similarities spread farther, or lie elsewhere.
+    "32 dimensions": lambda x: projected(x, 32),
+    "spectrum 1.5": lambda x: steeper(x, 1.5),
+    "spectrum 2": lambda x: steeper(x, 2),
+    "rectified": lambda x: np.maximum(projected(x, 256), 0),
+    "signs": lambda x: np.sign(projected(x, 256)),
+}
+
+
+def seen_anew(collection: Collection) -> Iterator[Collection]:
+    """The collection as embedders that do not exist might see it."""
+    for name, see in MADE_UP.items():
+        rows = UnitRows(see(collection.embeddings).astype(np.float32))[:]
+        yield replace(collection, name=f"{collection.name}, {name}", embeddings=rows)
 
 
 def tests(
     part: str, collections: list[Collection], models: Path, episodes: int
 ) -> Iterator[tuple[facelink.UniversalModel, Collection]]:
     """Models, and collections that each was not trained on."""
-    if part in ("groups", "weaker"):
+    if part in ("groups", "made-up"):
         for group in dict.fromkeys(c.people for c in collections):
             tested = [c for c in collections if c.people == group]
-            if part == "weaker":
-                tested = [c for c in tested if c.name in WEAKER]
-            if not tested:
-                continue
+            if part == "made-up":
+                tested = [new for c in tested if c.name in SEEN_ANEW for new in seen_anew(c)]
             rest = [c for c in collections if c.people != group]
             model = trained(rest, f"without-{group}", models, episodes)
-            if part == "weaker":
-                tested = [weaker(c, noise) for c in tested for noise in NOISE]
             yield from ((model, c) for c in tested)
+        if part == "made-up":
+            sample = facelink.load_sample()
+            whole = Collection("sample", UnitRows(sample.embeddings)[:], sample.labels, "128", "")
+            packaged = facelink.load_model("universal")
+            assert isinstance(packaged, facelink.UniversalModel)
+            yield from ((packaged, new) for new in seen_anew(whole))
     elif part == "embedders":
         for embedder in ("128", "512"):
             rest = [c for c in collections if c.embedder != embedder]
@@ -151,7 +178,7 @@ def rows_of_models(
             name = "facelink" if preset == DEFAULT_PRESET else f"facelink, {preset}"
             scores = measure(collection.labels, found.labels)
             yield {"collection": collection.name, "method": name, **scores}
-        if part == "weaker":
+        if part == "made-up":
             for row in oracle_rows(collection.embeddings, collection.labels):
                 yield {"collection": collection.name, **row}
         if part == "groups":
@@ -206,8 +233,9 @@ def main() -> None:
         for row in made:
             rows.append(row)
             print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
-            save(f"universal_{part}", rows, COLUMNS, script=f"universal.py DATA_DIR --parts {part}",
-                 episodes=options.episodes)  # fmt: skip
+            file = f"universal_{part.replace('-', '_')}"
+            script = f"universal.py DATA_DIR --parts {part}"
+            save(file, rows, COLUMNS, script=script, episodes=options.episodes)
 
 
 if __name__ == "__main__":

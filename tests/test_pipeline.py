@@ -6,6 +6,7 @@ import pytest
 import facelink
 from conftest import make_faces
 from facelink import KnnGraph, Links
+from facelink.embeddings import UnitRows
 from facelink.errors import InputError, ModelError
 from facelink.links.model import DRAFT
 from facelink.merging import by_size, join_fragments
@@ -226,6 +227,31 @@ def test_random_vectors_stay_alone(dimension):
         found = facelink.cluster(x)
         assert len(np.unique(found.labels)) > 0.98 * n_items
         assert "No two items look like one person." in found.notes
+
+
+@pytest.mark.parametrize("see", ["noisy", "signs", "few directions"])
+def test_who_owns_the_collection_is_found_by_other_embedders_too(sample, see):
+    """One in eight photos is of one person: what many look like is not what strangers look like."""
+    rng = np.random.default_rng(0)
+    x = UnitRows(sample.embeddings)[:]
+    if see == "noisy":
+        x = x + 0.5 * rng.normal(size=x.shape) / np.sqrt(x.shape[1])
+    elif see == "signs":
+        x = np.sign(x @ rng.normal(size=(x.shape[1], 256)))
+    else:
+        _, scales, axes = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+        x = ((x - x.mean(axis=0)) @ axes.T) * (scales / scales[0]) ** 1.2
+    found = facelink.cluster(x)
+    owner = np.bincount(sample.labels).argmax()
+    _, sizes = np.unique(found.labels[sample.labels == owner], return_counts=True)
+    assert sizes.max() > 0.9 * sizes.sum()
+    assert facelink.metrics.bcubed(sample.labels, found.labels).f > 0.93
+
+
+def test_one_photo_of_each_person_stays_alone(sample):
+    _, first = np.unique(sample.labels, return_index=True)
+    found = facelink.cluster(sample.embeddings[first])
+    assert len(np.unique(found.labels)) > 0.99 * len(first)
 
 
 def test_the_few_who_are_one_person_among_strangers_are_found():

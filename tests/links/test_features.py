@@ -8,7 +8,7 @@ from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
 from facelink.links.background import Background
-from facelink.links.features import DEPTHS, NAMES, STEEPNESS, LinkFeatures
+from facelink.links.features import DEPTHS, MOST, NAMES, SHARES, STEEPNESS, LinkFeatures
 
 
 def features_of(x, graph, n_threads=None):
@@ -41,7 +41,8 @@ def obvious(x: np.ndarray, graph, background: Background, i: int, r: int) -> dic
     back = listed[j].index(i) if i in listed[j] else k
     t = similarity(i, j)
     spreads = (background.spreads[i] + background.spreads[j]) / 2
-    deviations, upward, far_upward = (float(x[i] @ x[j]) - center(i, j)) / spreads
+    unbounded = np.sqrt(-np.log(1 - min(t * t, MOST))) if t > 0 else t
+    deviations, upward, far_upward = unbounded * (1 - center(i, j)) / spreads
     p_i, density_i = transitions(i)
     p_j, density_j = transitions(j)
     common = set(listed[i]) & set(listed[j])
@@ -61,11 +62,18 @@ def obvious(x: np.ndarray, graph, background: Background, i: int, r: int) -> dic
         behind = listed[a][min(2 * place + 1, k - 1)]
         return similarity(a, listed[a][place]) - similarity(a, behind)
 
+    def log_share_above(a, level):
+        levels = background.above.shape[1] - 1
+        grid = np.linspace(0, 1, levels + 1)
+        return np.interp(level, grid, background.above[a])
+
     times_listed = np.bincount(graph.indices.ravel(), minlength=n)
     typical = background.typical_spreads
     values = [
         t, deviations, deviations - norm.isf(1 / n), upward, far_upward,
-        far_upward - norm.isf(1 / n), deviations - norm.isf((r + 1) / n),
+        far_upward - norm.isf(1 / n),
+        *(log_share_above(a, share * t) for share in SHARES.values() for a in (i, j)),
+        deviations - norm.isf((r + 1) / n),
         np.log(1 + r), np.log(1 + back),
         *(len(set(listed[i][:d]) & set(listed[j][:d])) / min(d, k) for d in DEPTHS),
         sum((p_i[q] + p_j[q]) / 2 for q in common),

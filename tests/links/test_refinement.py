@@ -7,7 +7,7 @@ from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
 from facelink.links.background import Background
-from facelink.links.features import LinkFeatures
+from facelink.links.features import SHARES, LinkFeatures
 from facelink.links.perceptron import Perceptron
 from facelink.links.refinement import ASSUMED, FAINT, NAMES, USUAL, Surroundings
 from facelink.links.universal import look
@@ -89,6 +89,9 @@ def obvious(around: Surroundings, i: int, r: int) -> list[float]:
         context.deviations[i, r] * (spreads[i, 0] + spreads[j, 0]) / (spreads[i, s] + spreads[j, s])
         for s in (1, 2)
     )
+    above = context.background.above
+    levels = np.linspace(0, 1, above.shape[1])
+    alike = [np.interp(share * t, levels, above[x]) for share in SHARES.values() for x in (i, j)]
     return [
         log_odds(p), log_odds(float(around.likelihood[i, r])),
         np.log1p(a["count"]), np.log1p(b["count"]),
@@ -97,7 +100,7 @@ def obvious(around: Surroundings, i: int, r: int) -> list[float]:
         t - a["level"], t - b["level"], a["to others"], b["to others"],
         a["likelier"], b["likelier"], t - usual, usual_others, usual,
         t, context.deviations[i, r], context.deviations[i, r] - context.strangers[0],
-        upward, far_upward, far_upward - context.strangers[0],
+        upward, far_upward, far_upward - context.strangers[0], *alike,
         np.log(1 + r), *(about[x, c] for c in range(5) for x in (i, j)), *context.collection,
     ]  # fmt: skip
 

@@ -155,7 +155,8 @@ def test_items_are_read_from_a_file_as_from_memory(setting, memberships, tmp_pat
 def test_clusters_make_links_surer():
     """A good draft makes what holds likelier and what does not less likely, on any threads."""
     faces = facelink.load_sample()
-    x, truth = faces.embeddings[:1500], faces.labels[:1500]
+    x, truth = UnitRows(faces.embeddings[:1500])[:], faces.labels[:1500]
+    x = x + 0.6 * np.random.default_rng(0).normal(size=x.shape) / np.sqrt(x.shape[1])
     model = facelink.load_model("universal")
     links = facelink.score_links(x, knn_graph(x, 80), model)
     reviewed = [review_links(links, truth, x, model, n_threads=n) for n in (1, 2)]

@@ -122,7 +122,7 @@ def test_networks_side_by_side_learn_the_same_from_other_weights():
     examples = [(part.copy(), truth, np.ones(200, np.float32)) for part, truth in
                 zip(x.reshape(10, 200, 3), above.reshape(10, 200), strict=True)]  # fmt: skip
     arrays = fit_perceptrons(
-        "p", examples, widths=(8,), epochs=150, seed=0, members=4, progress=silent
+        "p", examples, widths=(8,), epochs=500, seed=0, members=4, progress=silent
     )
     assert len(arrays["p.0.matrix"]) == 4
     alone = [
@@ -247,7 +247,9 @@ def test_grown_photos_belong_to_their_person():
         _, person, counts = np.unique(episode.labels, return_inverse=True, return_counts=True)
         nearest = facelink.knn_graph(episode.embeddings, 1).indices[:, 0]
         several = counts[person] > 1
-        shares.append((person[nearest] == person)[several].mean())
+        if several.any():  # some are collections of strangers
+            shares.append((person[nearest] == person)[several].mean())
+    assert len(shares) > 20
     assert np.median(shares) > 0.8
 
 

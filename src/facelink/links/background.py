@@ -3,7 +3,8 @@
 An item is compared with a sample of the collection, nearly all of whom are strangers to
 it. Where their similarities lie says more than any fixed threshold: an embedder's strangers
 may be similar on average, and a blurred face is similar to every other blurred face, which
-only the upper side of its strangers shows.
+only the upper side of its strangers shows. So does somebody with a tenth of all photos, but
+in another way: nobody is half as similar as these are. Therefore the upper side is kept whole.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facelink.compiled import blocks, in_threads
+from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import Rows
 
 Floats = NDArray[np.float32]
@@ -25,6 +26,7 @@ BLOCK_ROWS = 2048
 # highest tells most, but where one person has a seventh of all photos it is that person's own.
 QUANTILES = {0.1: -1.2816, 0.7: 0.5244, 0.85: 1.0364}
 LEAST_ROOM = 1e-6  # between a stranger and an identical item, for float32 to tell them apart
+LEVELS = 32  # of similarity, from a stranger's to that of an identical item
 NARROWEST = 0.3  # spreads are not taken to be less than this share of the typical one
 
 
@@ -47,6 +49,7 @@ class Background:
     spreads: Floats
     typical_center: float
     typical_spreads: tuple[float, ...]
+    above: Floats | None = None
 
     @classmethod
     def of(cls, rows: Rows, *, seed: int = 0, n_threads: int | None = None) -> Background:
@@ -56,13 +59,16 @@ class Background:
         references = rows[np.sort(chosen)]
         center = np.empty(n_items, np.float32)
         spreads = np.empty((n_items, len(QUANTILES)), np.float32)
+        above = np.empty((n_items, LEVELS + 1), np.float32)
 
         def compare(block: slice) -> None:
-            center[block], spreads[block] = spread_of(rows[block] @ references.T)
+            similarities = rows[block] @ references.T
+            center[block], spreads[block] = spread_of(similarities)
+            _log_shares_above(similarities, center[block], above[block])
 
         for _ in in_threads(compare, blocks(n_items, BLOCK_ROWS), n_threads=n_threads):
             pass
-        return cls._with_room(center, spreads)
+        return cls._with_room(center, spreads, above)
 
     @classmethod
     def of_moments(cls, rows: Rows, sample: Floats, weights: Floats) -> Background:
@@ -82,13 +88,13 @@ class Background:
         return cls._with_room(center, np.repeat(deviation[:, None], len(QUANTILES), axis=1))
 
     @classmethod
-    def _with_room(cls, center: Floats, spreads: Floats) -> Background:
+    def _with_room(cls, center: Floats, spreads: Floats, above: Floats | None = None) -> Background:
         # Embeddings may lie close together: what is small is small beside 1 - similarity.
         room = max(1 - float(np.median(center)), LEAST_ROOM)
         np.minimum(center, np.float32(1 - max(1e-3 * room, LEAST_ROOM)), out=center)
         typical = np.maximum(np.median(spreads, axis=0), np.float32(1e-3 * room))
         np.maximum(spreads, np.float32(NARROWEST) * typical, out=spreads)
-        return cls(center, spreads, float(np.median(center)), tuple(typical.tolist()))
+        return cls(center, spreads, float(np.median(center)), tuple(typical.tolist()), above)
 
     @property
     def spread(self) -> float:
@@ -103,3 +109,20 @@ def spread_of(similarities: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     similarities.partition(places, axis=1)
     at = similarities[:, places]
     return at[:, 0], (at[:, 1:] - at[:, :1]) / np.array([*QUANTILES.values()], at.dtype)
+
+
+@compiled
+def _log_shares_above(similarities, center, out):
+    n_items, n_others = similarities.shape
+    levels = out.shape[1] - 1
+    for i in range(n_items):
+        counts = np.zeros(levels + 1)
+        scale = np.float32(levels) / max(np.float32(1) - center[i], np.float32(LEAST_ROOM))
+        for r in range(n_others):
+            level = (similarities[i, r] - center[i]) * scale
+            if level >= 0:
+                counts[min(np.int64(level), levels)] += 1
+        total = 0.5  # as if half of another one were identical
+        for level in range(levels, -1, -1):
+            total += counts[level]
+            out[i, level] = np.log(total / (n_others + 1))

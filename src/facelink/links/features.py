@@ -19,13 +19,20 @@ from facelink.scratch import scratch_array
 Floats = NDArray[np.float32]
 
 STRANGER = 1e-5  # similarity, 0 being a stranger's: all may be equally far
+MOST = 0.9999  # squared similarity: so identical items are not infinitely many deviations away
 DEPTHS = (5, 10, 20, 40, 80)  # of the neighbourhoods that are compared
+ENDS = ("pivot", "neighbour")
+SHARES = {"as": 1.0, "three quarters as": 0.75, "half as": 0.5}  # of a link's similarity
 STEEPNESS = 6.0  # of the softmax over an item's neighbours
 # Deviations beyond the nearest stranger. Of random vectors a tenth of the items have a nearest
-# neighbour 0.3 to 0.7 beyond, of collections of people 2 or more, of one photo of each person
-# around 1; pairs that are one person are mostly beyond 3. Photos of one person alone are on average
-# less alike than chance would have them (-0.3 and less), because some are bad.
-BY_CHANCE, LIKE_CHANCE, BEYOND_CHANCE = 0.8, -0.25, 2.5
+# neighbour 0.6 to 1 beyond, of collections of people 2 or more, of one photo of each person 1 to 2;
+# pairs that are one person are mostly beyond 3. Photos of one person alone are on average less
+# alike than chance would have them (-0.3 and less), because some are bad.
+BY_CHANCE, LIKE_CHANCE, BEYOND_CHANCE = 1.05, -0.25, 2.5
+
+# How many others are so similar to the two: between a person's own photos and strangers there
+# are none, between blurred faces and others there are many.
+ALIKE = tuple(f"others {share} similar to the {end}" for share in SHARES for end in ENDS)
 
 NAMES = (
     # The link itself, against strangers.
@@ -35,6 +42,7 @@ NAMES = (
     "deviations upward",  # by the strangers above the middle
     "deviations far upward",
     "far upward beyond the nearest stranger",
+    *ALIKE,
     "beyond the stranger of this rank",
     "rank of the neighbour",
     "rank of the pivot",
@@ -141,7 +149,7 @@ class LinkFeatures:
         _features(
             pivots, self.indices, self.similarity, self.deviations, self.root,
             self.density, self.back, self.about_items, self.background.spreads,
-            self.strangers, self.collection, np.array(DEPTHS),
+            self.background.above, self.strangers, self.collection, np.array(DEPTHS),
             own_array("places", len(self.indices), np.int16, -1), out,
         )  # fmt: skip
         return out.reshape(-1, len(NAMES))
@@ -158,8 +166,11 @@ def _against_background(
             j = indices[i, r]
             stranger = (center[i] + center[j]) / np.float32(2)
             above = similarities[i, r] - stranger
-            similarity[i, r] = above / (np.float32(1) - stranger)
-            deviations[i, r] = above / ((spreads[i, 0] + spreads[j, 0]) / np.float32(2))
+            room = np.float32(1) - stranger
+            t = above / room
+            similarity[i, r] = t
+            spread = (spreads[i, 0] + spreads[j, 0]) / np.float32(2)
+            deviations[i, r] = _unbounded(t) * room / spread
             weight = np.exp(np.float32(STEEPNESS) * (similarity[i, r] - np.float32(1)))
             root[i, r] = weight
             total += weight
@@ -169,9 +180,22 @@ def _against_background(
 
 
 @compiled
+def _unbounded(similarity):
+    """The similarity as it would be if nothing limited it, and chance alone made it.
+
+    In d dimensions that of strangers exceeds s with a probability of (1 - s²)^(d/2), about: as
+    that of a normal distribution, whose tail is exp(-d s²/2), exceeds √(-log(1 - s²)).
+    """
+    if similarity <= 0:
+        return similarity
+    square = min(similarity * similarity, np.float32(MOST))
+    return np.sqrt(-np.log1p(-square))
+
+
+@compiled
 def _features(
     pivots, indices, similarity, deviations, root, density, listed_at, about_items, spreads,
-    strangers, collection, depths, place, out,
+    above, strangers, collection, depths, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
     n_depths = len(depths)
@@ -224,14 +248,16 @@ def _features(
             f[3] = deviations[i, r] * beside_spread(spreads, i, j, 1)
             f[4] = deviations[i, r] * beside_spread(spreads, i, j, 2)
             f[5] = f[4] - strangers[0]
-            f[6] = deviations[i, r] - strangers[r]
-            f[7] = np.log(1.0 + r)
-            f[8] = np.log(1.0 + back)
+            f = f[6:]
+            f = f[write_alike(above, i, j, t, f) :]
+            f[0] = deviations[i, r] - strangers[r]
+            f[1] = np.log(1.0 + r)
+            f[2] = np.log(1.0 + back)
             within = 0
             for d in range(n_depths):
                 within += common[d]
-                f[9 + d] = within / min(depths[d], k)
-            f = f[9 + n_depths :]
+                f[3 + d] = within / min(depths[d], k)
+            f = f[3 + n_depths :]
             f[0] = shared / 2
             f[1] = 1 - overlap
             f[2], f[3] = density[i], density[j]
@@ -257,6 +283,24 @@ def _features(
             f[30:33] = collection
         for r in range(k):
             place[indices[i, r]] = -1
+
+
+_SHARES = tuple(SHARES.values())
+
+
+@compiled
+def write_alike(above, i, j, similarity, out):
+    """Write how many others are so similar to the two, in the order of `ALIKE`; their number."""
+    levels = above.shape[1] - 1
+    place = 0
+    for share in _SHARES:
+        at = min(max(similarity * np.float32(share), np.float32(0)), np.float32(1)) * levels
+        level = min(np.int64(at), levels - 1)
+        further = at - np.float32(level)
+        for item in (np.int64(i), np.int64(j)):
+            out[place] = above[item, level] * (1 - further) + above[item, level + 1] * further
+            place += 1
+    return place
 
 
 @compiled

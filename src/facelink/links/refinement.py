@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from facelink.compiled import blocks, compiled, in_threads, own_array
 from facelink.links.background import BLOCK_ROWS
-from facelink.links.features import LinkFeatures, beside_spread
+from facelink.links.features import ALIKE, LinkFeatures, beside_spread, write_alike
 from facelink.scratch import scratch_array
 
 Floats = NDArray[np.float32]
@@ -48,6 +48,7 @@ NAMES = (
     "deviations upward",
     "deviations far upward",
     "far upward beyond the nearest stranger",
+    *ALIKE,
     "rank of the neighbour",
     "popularity of the pivot",
     "popularity of the neighbour",
@@ -126,7 +127,7 @@ class Surroundings:
             pivots, asked, context.indices, context.back, self.likelihood, self.joined,
             self.others, self.similarity, self.likeliest, self.usual, context.similarity,
             context.deviations, context.about_items, context.background.spreads,
-            context.strangers, context.collection,
+            context.background.above, context.strangers, context.collection,
             own_array("places", len(self.joined), np.int16, -1), out,
         )  # fmt: skip
         return asked, out
@@ -155,7 +156,7 @@ def _around_items(
 @compiled
 def _features(
     pivots, asked, indices, back, likelihood, joined, others, to_others, likeliest, usual,
-    similarity, deviations, about_items, spreads, strangers, collection, place, out,
+    similarity, deviations, about_items, spreads, above, strangers, collection, place, out,
 ):  # fmt: skip
     k = indices.shape[1]
     # Whom both list: their places among the neighbours of either.
@@ -216,11 +217,13 @@ def _features(
             f[24] = deviations[i, r] * beside_spread(spreads, i, j, 1)
             f[25] = deviations[i, r] * beside_spread(spreads, i, j, 2)
             f[26] = f[25] - strangers[0]
-            f[27] = np.log(1.0 + r)
+            f = f[27:]
+            f = f[write_alike(above, i, j, t, f) :]
+            f[0] = np.log(1.0 + r)
             for a in range(about_items.shape[1]):
-                f[28 + 2 * a] = about_items[i, a]
-                f[29 + 2 * a] = about_items[j, a]
-            f[38:41] = collection
+                f[1 + 2 * a] = about_items[i, a]
+                f[2 + 2 * a] = about_items[j, a]
+            f[11:14] = collection
         for r in range(k):
             place[indices[i, r]] = -1
 

@@ -34,7 +34,9 @@ SMALLER, SELDOM = 3000, 0.15  # how large most are, and the share of larger ones
 MOST_PHOTOS = 1000  # of one person
 CROWD_OF, CROWDS_OF = 60, (10_000, 40_000)  # episodes, one of which is a crowd; its items
 AS_IT_IS, AS_CROWD = 16, 2  # how many times an episode counts that is real, or so large
-OWNED = 0.15  # episodes in which one person has a tenth to a half of all photos
+ELSEWHERE = 0.4  # episodes seen by a made-up embedder
+STEEPEST = 2.3  # the power to which a spectrum is taken there
+OWNED = 0.25  # episodes in which one person has a tenth to a half of all photos
 CHANGED = 0.2  # people who look hardly like themselves
 FITTED = 20  # people with several photos, to know what people look like
 ENOUGH = 60  # items of an episode at least
@@ -77,22 +79,25 @@ class Episode:
 
 def make_episodes(collections: Sequence[Collection], count: int, seed: int) -> list[Episode]:
     """Every collection as it is, and others made of them: ``count`` in all, or as many as given."""
+    nothing = InputError(
+        f"No collections of {ENOUGH} items or more, some of them of one person, can be made of "
+        "these. Give larger ones."
+    )
+    if all(len(np.unique(c.labels)) == len(c.labels) for c in collections):
+        raise nothing
     rng = np.random.default_rng([seed, 0xE915])
     episodes = [replace(_episode(c.embeddings, c.labels, rng), times=AS_IT_IS) for c in collections]
     episodes += _crowds(collections, count // CROWD_OF, rng)
     in_vain = 0
     while len(episodes) < count:
         if in_vain > TRIES:
-            raise InputError(
-                f"No collections of {ENOUGH} items or more, some of them of one person, can be "
-                "made of these. Give larger ones."
-            )
+            raise nothing
         in_vain += 1
         x, labels = _mixture(collections, rng)
         x, labels = _resample(x, labels, rng) if rng.random() < 0.3 else _grow(x, labels, rng)
-        if len(x) < ENOUGH or len(np.unique(labels)) == len(x):
+        if len(x) < ENOUGH:
             continue
-        if rng.random() < 0.3:
+        if rng.random() < ELSEWHERE:
             x = _another_embedder(x, rng)
         if rng.random() < 0.25:
             x = _with_noise(_unit(x), rng)
@@ -155,7 +160,7 @@ def _resample(x: Floats, labels: Labels, rng: Rng) -> tuple[Floats, Labels]:
     people = rng.permutation(np.unique(labels))
     people = people[: _between(rng, min(12, len(people)), len(people))]
     cap = _between(rng, 2, 500)
-    single = rng.choice([0, 0, 0.3, 0.6, 0.9])
+    single = rng.choice([0, 0, 0.3, 0.6, 0.9, 1])
     most = np.where(rng.random(len(people)) < 0.7, cap * rng.random(len(people)) ** 0.5, cap)
     most = np.where(rng.random(len(people)) < single, 1, np.ceil(most))
     order = rng.permutation(len(x))
@@ -268,7 +273,7 @@ def _with_junk(x: Floats, rng: Rng) -> Floats:
 def _another_embedder(x: Floats, rng: Rng) -> Floats:
     """As another embedder might see them: off centre, one-sided, in fewer dimensions that count."""
     dimension = x.shape[1]
-    manner = rng.integers(4)
+    manner = rng.integers(5)
     if manner == 0:
         x = x + rng.uniform(0.3, 2) * _unit(_noise(1, x, rng))
     elif manner == 1:
@@ -280,7 +285,7 @@ def _another_embedder(x: Floats, rng: Rng) -> Floats:
         mean = x.mean(axis=0)
         some = x[rng.integers(len(x), size=min(len(x), 2000))]
         _, scales, axes = np.linalg.svd(some - mean, full_matrices=False)
-        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(-0.2, 1.5)
+        steeper = np.maximum(scales / scales[0], 1e-3) ** rng.uniform(-0.2, STEEPEST)
         x = ((x - mean) @ axes.T) * steeper
         if rng.random() < 0.5:
             x = x @ axes + mean * rng.uniform(0, 2)

@@ -138,11 +138,11 @@ def train_universal(
     fragments = learn("fragments", examples, 32, epochs=12, members=JUDGES)
 
     examples = []
-    for done, lesson in enumerate(lessons):
-        progress("review", done, len(made))
-        examples.append(lesson.membership_examples(fragments, rng))
     n_items = sum(lesson.graph.n_items for lesson in lessons)
-    lessons.clear()  # gigabytes, too
+    lessons.reverse()
+    while lessons:  # gigabytes, too: each goes when it has been seen for the last time
+        progress("review", len(examples), len(made))
+        examples.append(lessons.pop().membership_examples(fragments, rng))
     learn("review", examples, 32, epochs=2)
 
     about = {
