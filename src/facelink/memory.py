@@ -13,7 +13,7 @@ from facelink.subgraphs import Context
 
 GIB = 1 << 30
 ITSELF = 300 << 20  # bytes: Python, numpy and compiled code
-PER_ITEM = 150  # bytes: labels, an order, backgrounds and the like
+PER_ITEM = 290  # bytes: labels, an order, backgrounds and the like
 # Bytes per item and neighbour while each stage works, as measured on a million items.
 SEARCHED, SCORED, MERGED, REVIEWED = 16, 42, 46, 34
 SEEN = 16  # the same for each view, to keep its links beside those of the others

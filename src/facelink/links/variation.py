@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from facelink.compiled import blocks, in_threads, one_blas_thread
 from facelink.embeddings import Rows
@@ -111,10 +112,10 @@ def _directions(
     level = max(np.trace(scatter) / dimension, 1e-12)
     shown = len(x) - len(sizes)
     even = EVEN + (1 - EVEN) * FEW * dimension / (FEW * dimension + shown)
-    values, axes = np.linalg.eigh((1 - even) * scatter / level + even * np.eye(dimension))
-    whiten = (axes / np.sqrt(values)) @ axes.T
+    within = (1 - even) * scatter / level + even * np.eye(dimension)
 
     x = (x - np.average(x, axis=0, weights=weights)) * np.sqrt(weights)[:, None]
-    _, axes = np.linalg.eigh(whiten @ (x.T @ x) @ whiten)
-    matrix = whiten @ axes[:, -DIRECTIONS:]
+    # Directions in which the variation inside clusters is 1, those in which people differ most.
+    last = dimension - min(dimension, DIRECTIONS), dimension - 1
+    _, matrix = eigh((x.T @ x).astype(np.float64), within, subset_by_index=last)
     return (matrix if basis is None else basis @ matrix).astype(np.float32)
