@@ -116,6 +116,6 @@ def _directions(
 
     x = (x - np.average(x, axis=0, weights=weights)) * np.sqrt(weights)[:, None]
     # Directions in which the variation inside clusters is 1, those in which people differ most.
-    last = dimension - min(dimension, DIRECTIONS), dimension - 1
-    _, matrix = eigh((x.T @ x).astype(np.float64), within, subset_by_index=last)
+    _, axes = eigh((x.T @ x).astype(np.float64), within)
+    matrix = axes[:, -DIRECTIONS:]
     return (matrix if basis is None else basis @ matrix).astype(np.float32)

@@ -58,7 +58,7 @@ def nearest(
         a, b = pair
         first, second = parts[a], parts[b]
         scores = rows[first] @ rows[second].T
-        least = np.float32(-np.inf)
+        least = np.full(len(scores), -np.inf, np.float32)
         if a == b and len(scores) > k:  # oneself, and the k nearest of one's own part
             least = np.partition(scores, -k - 1, axis=1)[:, -k - 1] - slack
         with locks[a], locks[b] if a != b else nullcontext():
