@@ -18,7 +18,8 @@ from facelink.links.pairs import joined_value
 
 Labels = NDArray[np.int64]
 
-SURE = 0.9  # the likelihood from which a link is a witness
+SURE = np.float32(0.9)  # the likelihood from which a link is a witness
+SURE_ENOUGH = np.float32(0.79)  # of one direction, for the mean of both to be sure
 # The mean likelihood inside a cluster from which it is heard: people had .99, blurred strangers
 # .88 at most.
 CERTAIN = 0.95
@@ -39,11 +40,10 @@ class Witnesses:
         n_clusters = int(cluster_of.max()) + 1
         seen = links.graph.indices, links.graph.back, links.likelihood, cluster_of
         # Of each cluster: the likelihoods of the links inside it, summed, and their number.
-        self.inside = _sum_inside(*seen, n_clusters)
-        sure = links.pairs(SURE)
-        between = np.flatnonzero(cluster_of[sure.first] != cluster_of[sure.second])
-        between = between[np.argsort(-sure.likelihood[between], kind="stable")]
-        self.ends = np.stack([sure.first[between], sure.second[between]])  # the surest first
+        self.inside, n_sure = _sum_inside(*seen, n_clusters)
+        ends, likelihood = np.empty((2, n_sure), np.int32), np.empty(n_sure, np.float32)
+        _list_sure(*seen, ends, likelihood)
+        self.ends = ends[:, np.lexsort((ends[1], ends[0], -likelihood))]  # the surest first
 
     def count(self, first: Labels, second: Labels) -> NDArray[np.float64]:
         """How many there are between each two clusters that are certain of themselves."""
@@ -89,13 +89,35 @@ def _speaking(first, second, pairs, heard):
 
 @compiled
 def _sum_inside(neighbors, back, likelihood, cluster_of, n_clusters):
+    """Of each cluster what is inside it, and how many sure links there are between clusters."""
     inside = np.zeros((2, n_clusters))
+    n_sure = 0
     n_items, k = likelihood.shape
     for i in range(n_items):
         for place in range(k):
-            if cluster_of[i] == cluster_of[neighbors[i, place]]:
+            one_cluster = cluster_of[i] == cluster_of[neighbors[i, place]]
+            if one_cluster or likelihood[i, place] >= SURE_ENOUGH:
                 value, mine = joined_value(neighbors, back, likelihood, i, place)
-                if mine:
+                if mine and one_cluster:
                     inside[0, cluster_of[i]] += value
                     inside[1, cluster_of[i]] += 1
-    return inside
+                elif mine:
+                    n_sure += value >= SURE
+    return inside, n_sure
+
+
+@compiled
+def _list_sure(neighbors, back, likelihood, cluster_of, ends, joined):
+    """List the sure links between clusters, the lesser item first."""
+    count = 0
+    n_items, k = likelihood.shape
+    for i in range(n_items):
+        for place in range(k):
+            if likelihood[i, place] < SURE_ENOUGH:
+                continue
+            j = np.int64(neighbors[i, place])
+            if cluster_of[i] != cluster_of[j]:
+                value, mine = joined_value(neighbors, back, likelihood, i, place)
+                if mine and value >= SURE:
+                    ends[0, count], ends[1, count], joined[count] = min(i, j), max(i, j), value
+                    count += 1
