@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import facelink  # noqa: E402
 from conftest import make_faces  # noqa: E402
-from facelink.errors import ModelError  # noqa: E402
+from facelink.errors import InputError, ModelError  # noqa: E402
 from facelink.links.model import DRAFT, Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
 from facelink.links.review import NAMES  # noqa: E402
@@ -152,6 +154,19 @@ def test_episodes_are_collections_of_other_kinds():
     assert len(dimensions) > 2  # other embedders
     again = make_episodes(given, 60, seed=0)
     np.testing.assert_array_equal(made[-1].embeddings, again[-1].embeddings)
+
+
+def test_some_collections_are_of_strangers_alone():
+    given, rng = collections()[0], np.random.default_rng(0)
+    made = [episodes._resample(given.embeddings, given.labels, rng)[1] for _ in range(40)]
+    alone = [len(np.unique(labels)) == len(labels) for labels in made]
+    assert 1 <= sum(alone) < 20
+
+
+def test_collections_of_strangers_alone_teach_nothing():
+    alone = [replace(c, labels=np.arange(len(c.labels))) for c in collections()]
+    with pytest.raises(InputError, match="some of them of one person"):
+        make_episodes(alone, 10, seed=0)
 
 
 def test_some_collections_belong_to_one_person(monkeypatch):

@@ -43,6 +43,9 @@ class Background:
     typical_center : float
     typical_spreads : tuple of float
         The medians of these.
+    above : (n, LEVELS + 1) array, optional
+        The log of the share of others that are at least as similar as each level says, from
+        the median stranger to an identical item.
     """
 
     center: Floats

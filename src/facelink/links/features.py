@@ -183,8 +183,8 @@ def _against_background(
 def _unbounded(similarity):
     """The similarity as it would be if nothing limited it, and chance alone made it.
 
-    In d dimensions that of strangers exceeds s with a probability of (1 - s²)^(d/2), about: as
-    that of a normal distribution, whose tail is exp(-d s²/2), exceeds √(-log(1 - s²)).
+    In d dimensions that of strangers exceeds s with a probability of about (1 - s²)^(d/2). That is
+    exp(-d t²/2), as for a normal distribution, at t = √(-log(1 - s²)).
     """
     if similarity <= 0:
         return similarity
