@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 import facelink  # noqa: E402
 from conftest import make_faces  # noqa: E402
+from facelink.compiled import THREADS_VARIABLE  # noqa: E402
 from facelink.errors import InputError, ModelError  # noqa: E402
 from facelink.links.model import DRAFT, Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
@@ -54,10 +55,13 @@ def test_it_clusters_what_it_has_not_seen(model):
         assert facelink.metrics.bcubed(truth, found.labels).f > 0.9
 
 
-def test_the_same_seed_gives_the_same_model(model):
+def test_the_same_seed_gives_the_same_model_on_any_number_of_threads(model, monkeypatch):
+    torch.set_num_threads(2)
+    monkeypatch.setenv(THREADS_VARIABLE, "1")
     again = train_universal(collections(), episodes=24, seed=1)
     for name, array in model.weights.items():
         np.testing.assert_array_equal(array, again.weights[name])
+    assert torch.get_num_threads() == 2  # as it was
 
 
 def test_a_file_gives_the_model_again(model, tmp_path):

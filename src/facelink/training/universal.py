@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import facelink
+from facelink.compiled import in_threads
 from facelink.embeddings import UnitRows
 from facelink.links import Links
 from facelink.links.background import Background
@@ -312,13 +314,26 @@ def fit_perceptrons(
     features *= scale
     x = torch.from_numpy(features).clamp_(-FARTHEST, FARTHEST)
     target, weight = torch.from_numpy(truth), torch.from_numpy(importance)
-    networks = []
+    begun = []
     for member in range(members):
         with torch.random.fork_rng():
             torch.manual_seed(seed + member)
             layers = [nn.Linear(a, b) for a, b in pairwise([x.shape[1], *widths, 1])]
-            _fit(layers, (x, target, weight), epochs, learning_rate, f"fitting {prefix}", progress)
-        networks.append(layers)
+            order = torch.Generator()
+            order.set_state(torch.get_rng_state())
+        begun.append((layers, order))
+
+    def fit(network: tuple[list[nn.Linear], torch.Generator]) -> list[nn.Linear]:
+        layers, order = network
+        _fit(layers, (x, target, weight), epochs, learning_rate, order)
+        return layers
+
+    networks = []
+    progress(f"fitting {prefix}", 0, members)
+    with _one_torch_thread():
+        for layers in in_threads(fit, begun):
+            networks.append(layers)
+            progress(f"fitting {prefix}", len(networks), members)
     arrays = {f"{prefix}.mean": mean, f"{prefix}.scale": scale}
     for depth, side_by_side in enumerate(zip(*networks, strict=True)):
         matrices = torch.stack([layer.weight.T for layer in side_by_side])
@@ -328,13 +343,23 @@ def fit_perceptrons(
     return {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
 
 
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """A thread for each network: they are too small for one to be shared by several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # of the threads begun from now on, too
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _fit(
     layers: Sequence[nn.Linear],
     examples: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     epochs: int,
     learning_rate: float,
-    stage: str,
-    progress: Progress,
+    order: torch.Generator,
 ) -> None:
     """Fit one perceptron to the examples."""
     x, target, weight = examples
@@ -346,15 +371,12 @@ def _fit(
     steps = epochs * math.ceil(len(x) / BATCH)
     step = 0
     for _ in range(epochs):
-        for batch in torch.randperm(len(x)).split(BATCH):
+        for batch in torch.randperm(len(x), generator=order).split(BATCH):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * one_cycle(step / steps)
-            loss = binary_cross_entropy_with_logits(
-                network(x[batch])[:, 0], target[batch], weight[batch]
-            )
+            logits = network(x.index_select(0, batch))[:, 0]
+            loss = binary_cross_entropy_with_logits(logits, target[batch], weight[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
-            if step % 50 == 0:
-                progress(stage, step, steps)
