@@ -287,6 +287,19 @@ def test_ctrl_c_in_training_keeps_the_checkpoint_and_goes_on(tmp_path):
     assert "epoch 1:" not in again.stderr
 
 
+def test_ctrl_c_in_compiled_code_is_ctrl_c(some, tmp_path, monkeypatch):
+    """Where it meets numba at work, that ends with a SystemError because of it."""
+
+    def interrupted(*_, **__):
+        raise SystemError("a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr("facelink.cluster", interrupted)
+    result = run("cluster", some, "-o", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_parts_in_several_files_and_parquet_both_ways(some, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -17,6 +17,7 @@ from facelink.cli.shared import (
     as_json,
     dimension,
     force,
+    interruptible,
     parse_weights,
     print_scores,
     progress_bar,
@@ -201,7 +202,7 @@ def cluster_to(
 
     began = time.monotonic()
     try:
-        with progress_bar() as progress:
+        with interruptible(), progress_bar() as progress:
             found = facelink.cluster(embeddings, views=views, run=run, progress=progress, **chosen)
     except KeyboardInterrupt:
         if run is None:

@@ -13,6 +13,7 @@ from facelink.cli.shared import (
     as_json,
     dimension,
     force,
+    interruptible,
     parse_numbers,
     parse_weights,
     progress_bar,
@@ -102,7 +103,7 @@ def train(
         "balanced": not as_in_paper,
     }
     try:
-        with progress_bar() as progress:
+        with interruptible(), progress_bar() as progress:
             model = train_model(
                 embeddings,
                 truth,
