@@ -32,7 +32,7 @@ import facelink
 from facelink.embeddings import UnitRows
 from facelink.experiments.bench import half_of_people
 from facelink.experiments.two_views import with_noise
-from facelink.links.model import DEFAULT_PRESET, DRAFT
+from facelink.links.model import DEFAULT_PRESET
 from facelink.training.episodes import Collection
 from facelink.training.universal import PRESETS, train_universal
 from peers import MORE_PEERS, measure, oracle_rows
@@ -191,10 +191,7 @@ def reliability(model: facelink.UniversalModel, collection: Collection) -> dict[
     """For each tenth of the likelihood, how many links there are and which share is true."""
     x = collection.embeddings
     graph = facelink.knn_graph(x, model.context.k)
-    links = facelink.score_links(x, graph, model)
-    draft = facelink.merge_links(links, threshold=DRAFT.threshold)
-    draft = facelink.join_fragments(draft, links, x, model, threshold=DRAFT.joining)
-    likelihood = facelink.review_links(links, draft, x, model).likelihood
+    likelihood = facelink.score_links(x, graph, model).likelihood
     true = collection.labels[graph.indices] == collection.labels[:, None]
     tenth = np.minimum((likelihood * 10).astype(int), 9)
     counts = np.bincount(tenth.ravel(), minlength=10)

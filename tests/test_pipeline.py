@@ -8,7 +8,6 @@ from conftest import make_faces
 from facelink import KnnGraph, Links
 from facelink.embeddings import UnitRows
 from facelink.errors import InputError, ModelError
-from facelink.links.model import DRAFT
 from facelink.merging import by_size, join_fragments
 from facelink.metrics import bcubed, pairwise
 from facelink.pipeline import confidence_of, notes_on_links
@@ -38,9 +37,6 @@ def test_is_the_stages_in_order(sample):
 
     model = facelink.load_model("universal")
     links = facelink.score_links(x, graph, model)
-    draft = facelink.merge_links(links, threshold=DRAFT.threshold)
-    draft = join_fragments(draft, links, x, model, threshold=DRAFT.joining)
-    links = facelink.review_links(links, draft, x, model)
     sure = model.presets["balanced"]
     labels = facelink.merge_links(links, threshold=sure.threshold)
     labels = join_fragments(labels, links, x, model, threshold=sure.joining)
@@ -121,6 +117,14 @@ def test_it_says_when_a_collection_is_unlike_those_it_knows(sample):
     clear = np.full(graph.indices.shape, 0.01, np.float32)
     clear[:, 0] = 0.97
     assert notes_on_links(Links(graph, clear)) == ()
+
+
+def test_photos_of_one_person_alone_get_a_word(sample):
+    person = np.argsort(np.bincount(sample.labels))[-2]
+    found = facelink.cluster(sample.embeddings[sample.labels == person])
+    assert any("Any two items are alike" in note for note in found.notes)
+    others = facelink.cluster(sample.embeddings[:100])
+    assert not any("Any two items are alike" in note for note in others.notes)
 
 
 def test_the_scale_and_type_of_embeddings_do_not_matter(sample):

@@ -8,6 +8,7 @@ import pytest
 import facelink
 from conftest import make_faces
 from facelink.errors import InputError, ModelError
+from facelink.links.universal import look_at_all
 from facelink.links.views import score_views
 from facelink.views import as_views, even_weights, join
 
@@ -110,8 +111,8 @@ def test_links_are_the_surest_of_the_views(two_views):
     joined = facelink.embeddings.UnitRows(join(views, even_weights(views)))
     found = score_views(views, joined, model)
     alone = [
-        facelink.score_links(rows, facelink.knn_graph(rows, 80), model)
-        for rows in (x, v, joined[:])
+        look_at_all(rows, facelink.knn_graph(rows[:], 80), model)
+        for rows in (*(view.rows for view in views), joined)
     ]
     for item in (0, 7, 100):
         wanted: dict[int, float] = {}

@@ -34,7 +34,6 @@ _HOMES = {
     "load_sample": "facelink.data.sample",
     "merge_links": "facelink.merging",
     "metrics": "facelink.metrics",
-    "review_links": "facelink.links",
     "score_links": "facelink.links",
     "train": "facelink.training",
 }
@@ -57,7 +56,6 @@ __all__ = [
     "load_sample",
     "merge_links",
     "metrics",
-    "review_links",
     "score_links",
     "train",
 ]
@@ -66,15 +64,7 @@ if TYPE_CHECKING:
     from facelink import errors, metrics
     from facelink.data.sample import load_sample
     from facelink.estimator import LinkClusterer
-    from facelink.links import (
-        GcnModel,
-        Links,
-        Model,
-        UniversalModel,
-        load_model,
-        review_links,
-        score_links,
-    )
+    from facelink.links import GcnModel, Links, Model, UniversalModel, load_model, score_links
     from facelink.merging import join_fragments, merge_links
     from facelink.neighbors import KnnGraph, knn_graph
     from facelink.pipeline import Clustering, cluster

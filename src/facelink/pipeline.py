@@ -21,10 +21,9 @@ from facelink.links import (
     UniversalModel,
     check_device,
     load_model,
-    review_links,
     score_links,
 )
-from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET, DRAFT
+from facelink.links.model import DEFAULT_MODEL, DEFAULT_PRESET
 from facelink.links.pairs import joined_value
 from facelink.links.views import score_views
 from facelink.memory import check_memory, estimate_memory
@@ -42,6 +41,7 @@ Labels = NDArray[np.int64]
 LITTLE = 60  # items; below it there is hardly any context to read
 NEAR_COPY = 0.95  # how far the nearest is on the way from the last neighbour to a copy
 UNSURE = 0.4  # share of items
+ALIKE = 0.35  # similarity of strangers; most embedders have theirs at 0, photos of one above 0.4
 
 
 @dataclass(frozen=True)
@@ -234,32 +234,22 @@ def cluster(
 
         # 4. Merge the links into clusters, and clusters that are fragments of one person, where
         # the model can judge clusters.
-        judge = model if isinstance(model, UniversalModel) else None
-        if parts or method != "map-equation":
-            judge = None
+        judge = None
+        if isinstance(model, UniversalModel) and not parts and method == "map-equation":
+            judge = model
 
-        def merge(stage: str, links: Links, options: Mapping[str, Any], joining: float) -> Labels:
-            progress(stage, 0, 2)
+        def merge() -> dict[str, Labels]:
             labels = merge_links(links, method, **options)
-            progress(stage, 1, 2)
+            progress("merging", 1, 2)
             if judge is not None:
                 labels = join_fragments(
                     labels, links, items, judge, threshold=joining, n_threads=n_threads
                 )
-            progress(stage, 2, 2)
-            return labels
+            return {"labels": labels}
 
-        def merged_once(stage: str, *how: Any) -> Labels:
-            return kept.once(stage, lambda: {"labels": merge(stage, *how)})["labels"]
-
-        if judge is not None:
-            # Clusters are context too: with a draft of them, look at the links once more.
-            at_first = {**options, "threshold": DRAFT.threshold}
-            draft = merged_once("draft", links, at_first, DRAFT.joining)
-            links = review_links(
-                links, draft, items, judge, run=kept, n_threads=n_threads, progress=progress
-            )
-        labels = merged_once("merging", links, options, joining)
+        progress("merging", 0, 2)
+        labels = kept.once("merging", merge)["labels"]
+        progress("merging", 2, 2)
 
         confidence = confidence_of(links, labels)
         graph = links.graph
@@ -296,9 +286,16 @@ def notes_on(n_items: int, n_distinct: int) -> tuple[str, ...]:
 def notes_on_links(links: Links) -> tuple[str, ...]:
     """What to say of a collection unlike those that models are trained on."""
     n_items, k = links.likelihood.shape
-    if n_items < LITTLE or k == 0:
-        return ()
     notes = []
+    strangers = 0.0 if links.background is None else links.background.typical_center
+    if strangers > ALIKE:
+        notes.append(
+            f"Any two items are alike (similarity {strangers:.2f} on the median). If all are of "
+            "one person, that is not seen, and they may fall into many clusters: what strangers "
+            "look like is read from the collection."
+        )
+    if n_items < LITTLE or k == 0:
+        return tuple(notes)
     first, last = links.similarities[:, 0], links.similarities[:, -1]
     nearness = (first - last) / np.maximum(1 - last, 1e-6)
     if np.median(nearness) > NEAR_COPY:

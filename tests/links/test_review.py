@@ -7,14 +7,13 @@ import facelink
 from conftest import make_faces
 from facelink import knn_graph
 from facelink.embeddings import UnitRows
-from facelink.errors import InputError
-from facelink.links import Links, review_links
 from facelink.links.background import Background
 from facelink.links.clusters import ASSUMED, USUAL
 from facelink.links.features import LinkFeatures
 from facelink.links.refinement import FAINT, Surroundings
 from facelink.links.refinement import NAMES as SURROUNDINGS
 from facelink.links.review import NAMES, Memberships
+from facelink.links.universal import draft_clusters, look_at_all, review_links
 from facelink.links.variation import Whitened
 
 K = 24
@@ -152,14 +151,19 @@ def test_items_are_read_from_a_file_as_from_memory(setting, memberships, tmp_pat
     np.testing.assert_allclose(again.of(pivots)[1], memberships.of(pivots)[1], atol=1e-5)
 
 
+def looked_at(x, k):
+    """What is thought of the links before they are reviewed, and what else a review takes."""
+    rows, model = UnitRows(x), facelink.load_model("universal")
+    return look_at_all(rows, knn_graph(x, k), model), rows, model
+
+
 def test_clusters_make_links_surer():
     """A good draft makes what holds likelier and what does not less likely, on any threads."""
     faces = facelink.load_sample()
     x, truth = UnitRows(faces.embeddings[:1500])[:], faces.labels[:1500]
     x = x + 0.6 * np.random.default_rng(0).normal(size=x.shape) / np.sqrt(x.shape[1])
-    model = facelink.load_model("universal")
-    links = facelink.score_links(x, knn_graph(x, 80), model)
-    reviewed = [review_links(links, truth, x, model, n_threads=n) for n in (1, 2)]
+    links, rows, model = looked_at(x, 80)
+    reviewed = [review_links(links, truth, rows, model, n_threads=n) for n in (1, 2)]
     np.testing.assert_array_equal(reviewed[0].likelihood, reviewed[1].likelihood)
     true = truth[links.neighbors] == truth[:, None]
 
@@ -168,49 +172,30 @@ def test_clusters_make_links_surer():
         return -np.log(p).mean()
 
     assert loss(reviewed[0].likelihood) < 0.8 * loss(links.likelihood)
-    shuffled = review_links(links, np.random.default_rng(0).permutation(truth), x, model)
+    shuffled = review_links(links, np.random.default_rng(0).permutation(truth), rows, model)
     assert loss(reviewed[0].likelihood) < loss(shuffled.likelihood)
 
 
 def test_what_was_thought_before_counts_too(monkeypatch):
     faces = facelink.load_sample()
-    x, labels = faces.embeddings[:300], faces.labels[:300]
-    links = facelink.score_links(x, knn_graph(x, 40), "universal")
-    mixed = review_links(links, labels, x, "universal").likelihood
+    labels = faces.labels[:300]
+    links, rows, model = looked_at(faces.embeddings[:300], 40)
+    mixed = review_links(links, labels, rows, model).likelihood
     trust = Memberships.trust
     assert 0 < trust < 1
     monkeypatch.setattr(Memberships, "trust", 1.0)
-    alone = review_links(links, labels, x, "universal").likelihood
+    alone = review_links(links, labels, rows, model).likelihood
     assert np.abs(alone - links.likelihood).max() > 0.1
     wanted = trust * alone + (1 - trust) * links.likelihood
     np.testing.assert_allclose(mixed, wanted, atol=1e-6)
 
 
-def test_links_narrower_than_their_graph_are_reviewed():
-    faces = facelink.load_sample()
-    x, labels = faces.embeddings[:300], faces.labels[:300]
-    graph = knn_graph(x, 60)
-    wide = Links(graph, np.full((300, 40), 0.4, np.float32))
-    narrow = Links(graph.narrowed(40), np.full((300, 40), 0.4, np.float32))
-    found = [review_links(links, labels, x, "universal").likelihood for links in (wide, narrow)]
-    np.testing.assert_array_equal(*found)
-
-
-def test_what_does_not_fit_the_links_is_refused():
-    x = make_faces(n_copies=0).embeddings
-    graph = knn_graph(x, 5)
-    links = Links(graph, np.full(graph.indices.shape, 0.5, np.float32))
-    labels = np.zeros(len(x), int)
-    with pytest.raises(InputError, match="labels of shape"):
-        review_links(links, labels[:-1], x, "universal")
-    with pytest.raises(InputError, match="embeddings of"):
-        review_links(links, labels, x[:-1], "universal")
-    with pytest.raises(InputError, match="'mobileface-128' cannot judge"):
-        review_links(links, labels, x, "mobileface-128")
-
-
-def test_a_single_item_has_nothing_to_review():
-    x = np.ones((1, 8), np.float32)
-    graph = knn_graph(x, 5)
-    links = Links(graph, np.empty((1, 0), np.float32))
-    assert review_links(links, np.zeros(1, int), x, facelink.load_model("universal")) is links
+def test_links_are_scored_by_a_draft_of_the_clusters():
+    x = facelink.load_sample().embeddings[:500]
+    links, rows, model = looked_at(x, 80)
+    wanted = review_links(links, draft_clusters(links, rows, model), rows, model)
+    out = np.empty(links.likelihood.shape, np.float32)
+    found = facelink.score_links(x, knn_graph(x, 80), model, out=out)
+    np.testing.assert_array_equal(found.likelihood, wanted.likelihood)
+    assert found.likelihood is out
+    assert np.abs(wanted.likelihood - links.likelihood).max() > 0.1

@@ -11,9 +11,10 @@ import facelink  # noqa: E402
 from conftest import make_faces  # noqa: E402
 from facelink.compiled import THREADS_VARIABLE  # noqa: E402
 from facelink.errors import InputError, ModelError  # noqa: E402
-from facelink.links.model import DRAFT, Preset, UniversalModel, load_model  # noqa: E402
+from facelink.links.model import Preset, UniversalModel, load_model  # noqa: E402
 from facelink.links.perceptron import Perceptron  # noqa: E402
 from facelink.links.review import NAMES  # noqa: E402
+from facelink.links.universal import DRAFT  # noqa: E402
 from facelink.progress import silent  # noqa: E402
 from facelink.training import episodes, universal  # noqa: E402
 from facelink.training.episodes import (  # noqa: E402

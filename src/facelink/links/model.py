@@ -210,9 +210,6 @@ class Model(ABC):
         write_aside(Path(path), content)
 
 
-DRAFT = Preset(0.4, 0.6)  # of the clusters that links are reviewed by, whatever the preset
-
-
 @dataclass(frozen=True)
 class GcnModel(Model):
     """A trained network of the paper's kind, for one embedding.

@@ -1,4 +1,4 @@
-"""Links without a direction: each pair of items once."""
+"""Links as seen from each item, and without a direction: each pair of items once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,62 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from facelink.compiled import compiled
+from facelink.errors import InputError
+from facelink.links.background import Background
+from facelink.links.variation import Whitened
 from facelink.neighbors import KnnGraph
+
+
+@dataclass(frozen=True)
+class Links:
+    """The likelihood that an item and each of its neighbours are one person.
+
+    Attributes
+    ----------
+    graph : KnnGraph
+        Its first k₁ columns are the neighbours that were scored.
+    likelihood : (n, k₁) float32 array
+        Between 0 and 1; as seen from item i in row i.
+    background : Background, optional
+        What strangers look like in the collection, where the scorer had to know.
+    whitened : Whitened, optional
+        The embeddings by what photos of one person differ in, where clusters have shown it.
+    """
+
+    graph: KnnGraph
+    likelihood: NDArray[np.float32]
+    background: Background | None = None
+    whitened: Whitened | None = None
+
+    def __post_init__(self) -> None:
+        n_items, k = self.likelihood.shape
+        if n_items != self.graph.n_items or k > self.graph.k:
+            raise InputError(
+                f"Likelihoods of shape {self.likelihood.shape} do not fit a kNN graph of shape "
+                f"{self.graph.indices.shape}."
+            )
+
+    @property
+    def neighbors(self) -> NDArray[np.int32]:
+        """(n, k₁) the neighbours that were scored."""
+        return self.graph.indices[:, : self.likelihood.shape[1]]
+
+    @property
+    def similarities(self) -> NDArray[np.float32]:
+        """(n, k₁) how similar they are."""
+        return self.graph.similarities[:, : self.likelihood.shape[1]]
+
+    def pairs(self, threshold: float = 0.0) -> Pairs:
+        """Each pair of items once, the mean of its two likelihoods where it is seen from both.
+
+        Those from a threshold on; few are, and all would take more memory than the links.
+        """
+        return join_directions(self.graph, self.likelihood, threshold)
+
+    def with_copies(self) -> Links:
+        """Link items of similarity 1 surely, in place: a stored copy is no other person."""
+        self.likelihood[self.similarities == 1.0] = 1.0
+        return self
 
 
 @dataclass(frozen=True)

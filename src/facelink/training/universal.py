@@ -21,11 +21,11 @@ from facelink.embeddings import UnitRows
 from facelink.links import Links
 from facelink.links.background import Background
 from facelink.links.features import LinkFeatures
-from facelink.links.model import DRAFT, Preset, UniversalModel
+from facelink.links.model import Preset, UniversalModel
 from facelink.links.perceptron import FARTHEST, Perceptron
 from facelink.links.refinement import Surroundings
 from facelink.links.review import Memberships
-from facelink.links.universal import look
+from facelink.links.universal import DRAFT, look
 from facelink.links.variation import Whitened
 from facelink.merging import merge_links
 from facelink.merging.fragments import Fragments, join_all
