@@ -177,11 +177,18 @@ def test_options_are_refused_before_any_work(sample):
     assert seen == []
 
 
-def test_a_lower_threshold_leaves_the_joining_alone(sample):
-    x = sample.embeddings[:1500]
+def test_a_higher_threshold_is_one_for_joining_too_a_lower_one_is_not(sample, monkeypatch):
     sure = facelink.load_model("universal").presets["balanced"]
-    same = facelink.cluster(x, options={"threshold": sure.threshold})
-    np.testing.assert_array_equal(same.labels, facelink.cluster(x).labels)
+    asked = []
+
+    def join(labels, *_, threshold, **__):
+        asked.append(threshold)
+        return labels
+
+    monkeypatch.setattr("facelink.pipeline.join_fragments", join)
+    for threshold in (0.3, sure.threshold, 0.9):
+        facelink.cluster(sample.embeddings[:100], options={"threshold": threshold})
+    assert asked == [sure.joining, sure.joining, 0.9]
 
 
 def test_confidence_by_hand():

@@ -134,7 +134,7 @@ def cluster(
     Notes
     -----
     Memory is about ``8 n d + 34 n k + 1300 n`` bytes with ``"universal"`` (k = 80), or
-    ``4 n d + 46 n k + 1300 n`` if that is more: 5.5 GiB for a million items of 256 dimensions.
+    ``4 n d + 46 n k + 1300 n`` if that is more: 6 GiB for a million items of 256 dimensions.
     What does not fit is refused before the work begins.
 
     Examples

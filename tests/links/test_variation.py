@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from conftest import make_faces
 from facelink.embeddings import UnitRows
@@ -80,10 +81,30 @@ def test_wide_rows_are_seen_in_what_some_of_them_span(monkeypatch):
     assert separation(Whitened(rows, labels), labels) > 0.7 * wanted
 
 
-def test_it_does_not_depend_on_threads():
-    rows, labels = people_who_age()
-    one, two = (Whitened(rows, labels, n_threads=n) for n in (1, 2))
-    np.testing.assert_array_equal(one.array, two.array)
+def test_it_does_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr(variation, "BLOCK_ROWS", 100)
+    rows, labels = people_who_age(dimension=200)
+    found = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads):
+            found.append(Whitened(rows, labels, n_threads=n_threads))
+    np.testing.assert_array_equal(*(whitened.array for whitened in found))
+    np.testing.assert_array_equal(*(whitened.background.spreads for whitened in found))
+
+
+def test_few_photos_show_as_much_variation_as_many(monkeypatch):
+    """A mean of two lies between them."""
+    monkeypatch.setattr(variation, "EVEN", 0.0)
+    monkeypatch.setattr(variation, "FEW", 0.0)
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.repeat(np.arange(1000), 2), np.repeat(np.arange(1000, 1100), 20)]
+    sizes = np.bincount(labels)
+    x = rng.normal(size=(len(sizes), 8))[labels] + 0.1 * rng.normal(size=(len(labels), 8))
+    x[:2000, 0] += rng.normal(size=2000)  # people of two photos differ in one direction
+    x[2000:, 1] += rng.normal(size=2000)  # and those of twenty in another
+    matrix = _directions(x.astype(np.float32), labels, sizes, np.ones(len(x), np.float32))
+    within = np.linalg.inv((matrix @ matrix.T).astype(np.float64))
+    assert within[0, 0] == pytest.approx(within[1, 1], rel=0.15)
 
 
 def test_items_are_drawn_by_the_cluster(monkeypatch):

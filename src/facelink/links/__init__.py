@@ -60,7 +60,7 @@ def score_links(
     out : (n, k₁) float32 array, optional
         Where to write the likelihoods; may be a memory map.
     run : Run, optional
-        Where to keep what is finished, to go on after an interruption.
+        Where to keep what is finished, to go on after an interruption, instead of ``out``.
     n_threads : int, optional
         All cores of the process by default.
     progress : callable, optional
@@ -101,6 +101,8 @@ def score_links(
             f"out should be a float32 array of shape {wanted}, got {out.dtype} of shape "
             f"{out.shape}."
         )
+    if out is not None and run is not None:
+        raise InputError("Give out or run, not both: a run keeps the likelihoods in its own array.")
     if isinstance(model, UniversalModel):
         return score_universal(
             rows, graph.narrowed(context.hops[0]), model, out=out, run=run, n_threads=n_threads,

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from facelink.compiled import blocks, compiled, in_threads
 from facelink.embeddings import UnitRows
-from facelink.links import Links, UniversalModel
+from facelink.errors import InputError
+from facelink.links import Links, Model, UniversalModel, load_model
 from facelink.links.background import Background
 from facelink.links.pairs import joined_value
 from facelink.links.perceptron import Perceptron
@@ -230,7 +231,7 @@ def join_fragments(
     labels: Labels,
     links: Links,
     embeddings: ArrayLike | UnitRows,
-    model: UniversalModel,
+    model: Model | str,
     *,
     threshold: float,
     n_threads: int | None = None,
@@ -244,8 +245,8 @@ def join_fragments(
     links : Links
     embeddings : (n, d) array
         Those that the links are of.
-    model : UniversalModel
-        Its networks for clusters judge pairs of them.
+    model : UniversalModel or str
+        The model, or the name or path of one. Its networks for clusters judge pairs of them.
     threshold : float
         The likelihood from which two clusters are joined.
     n_threads : int, optional
@@ -255,9 +256,22 @@ def join_fragments(
     -------
     (n,) int array
     """
+    model = load_model(model) if not isinstance(model, Model) else model
+    if not isinstance(model, UniversalModel):
+        raise InputError(
+            f"Model {model.name!r} cannot judge clusters. Give the one that fits any embedding: "
+            "'universal'."
+        )
+    rows, labels = UnitRows.of(embeddings), np.asarray(labels)
+    n_items = links.graph.n_items
+    if len(rows) != n_items or labels.shape != (n_items,):
+        raise InputError(
+            f"The links are of {n_items:,} items, the embeddings of {len(rows):,}, the labels of "
+            f"shape {labels.shape}. Give the embeddings that the links were scored from, and a "
+            "label of each."
+        )
     if threshold >= 1 or links.likelihood.size == 0:
         return labels
-    rows = UnitRows.of(embeddings)
     background = links.background or Background.of(rows, n_threads=n_threads)
     whitened = links.whitened or Whitened(rows, labels, n_threads=n_threads)
     fragments = Fragments(labels, links, rows, background, whitened)

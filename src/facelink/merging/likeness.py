@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from facelink.compiled import blocks
+from facelink.compiled import blocks, one_blas_thread
 from facelink.embeddings import Rows
 from facelink.links.background import BLOCK_ROWS, QUANTILES, Background, spread_of
 from facelink.links.clusters import Clusters, against
@@ -110,7 +110,8 @@ class Likeness(Clusters):
             n, root = self.sizes[some, None], np.sqrt(self.coherence(some))[:, None]
             for strange, (means, roots, theirs) in zip(self.strange, self.references, strict=True):
                 strangers = (self.centers[some, None] / n + theirs) / 2
-                products = (self.sums[some] @ means.T) / n
+                with one_blas_thread:  # the result does not depend on how many there are
+                    products = (self.sums[some] @ means.T) / n
                 agreement = (products - strangers / roots) / (1 - strangers) / root
                 center, spreads = spread_of(agreement)
                 strange[some] = np.column_stack([center, spreads + LEAST_SPREAD])

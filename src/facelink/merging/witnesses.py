@@ -51,7 +51,7 @@ class Witnesses:
         certain = self.inside[0] >= CERTAIN * np.maximum(self.inside[1], 1)
 
         def number(one: Labels, other: Labels) -> Labels:
-            return np.minimum(one, other) * np.int64(n_clusters) + np.maximum(one, other)
+            return np.minimum(one, other).astype(np.int64) * n_clusters + np.maximum(one, other)
 
         ends = self.cluster_of[self.ends]
         heard = (ends[0] != ends[1]) & certain[ends].all(axis=0)
