@@ -35,7 +35,7 @@ from facelink.experiments.two_views import with_noise
 from facelink.links.model import DEFAULT_PRESET
 from facelink.training.episodes import Collection
 from facelink.training.universal import PRESETS, train_universal
-from peers import MORE_PEERS, measure, oracle_rows
+from peers import MORE_PEERS, PEERS, Peer, measure, oracle_rows
 from tables import RESULTS, markdown, save
 
 COLUMNS = [
@@ -160,16 +160,30 @@ def rows_of_peers(
         peers = dict(MORE_PEERS)
         if len(collection.labels) > HDBSCAN_ITEMS:
             del peers["HDBSCAN"]
-        there = [row for row in known if row["collection"] == collection.name]
-        if len(there) >= len(peers):
-            yield from there
-            continue
-        for row in oracle_rows(collection.embeddings, collection.labels, peers):
-            yield {"collection": collection.name, **row}
+        yield from rows_of_tuned(collection, peers, known)
+
+
+def rows_of_tuned(
+    collection: Collection, peers: dict[str, Peer], known: list[dict[str, object]]
+) -> Iterator[dict[str, object]]:
+    """Of the peers on a collection, those that are known as they are."""
+    there = [
+        row for row in known
+        if row["collection"] == collection.name and not str(row["method"]).startswith("facelink")
+    ]  # fmt: skip
+    if len(there) >= len(peers):
+        yield from there
+        return
+    for row in oracle_rows(collection.embeddings, collection.labels, peers):
+        yield {"collection": collection.name, **row}
 
 
 def rows_of_models(
-    part: str, collections: list[Collection], models: Path, episodes: int
+    part: str,
+    collections: list[Collection],
+    models: Path,
+    episodes: int,
+    known: list[dict[str, object]],
 ) -> Iterator[dict[str, object]]:
     reliabilities = []
     for model, collection in tests(part, collections, models, episodes):
@@ -179,8 +193,7 @@ def rows_of_models(
             scores = measure(collection.labels, found.labels)
             yield {"collection": collection.name, "method": name, **scores}
         if part == "made-up":
-            for row in oracle_rows(collection.embeddings, collection.labels):
-                yield {"collection": collection.name, **row}
+            yield from rows_of_tuned(collection, PEERS, known)
         if part == "groups":
             reliabilities.append(reliability(model, collection))
             path = RESULTS / "universal_reliability.json"
@@ -220,17 +233,16 @@ def main() -> None:
 
     for part in options.parts:
         print(f"\n{part}\n{markdown([], COLUMNS)}")
+        file = f"universal_{part.replace('-', '_')}"
+        known = json.loads((RESULTS / f"{file}.json").read_text())["rows"] if options.resume else []
         if part == "peers":
-            saved = RESULTS / "universal_peers.json"
-            known = json.loads(saved.read_text())["rows"] if options.resume else []
             made = rows_of_peers(collections, known)
         else:
-            made = rows_of_models(part, collections, options.models, options.episodes)
+            made = rows_of_models(part, collections, options.models, options.episodes, known)
         rows = []
         for row in made:
             rows.append(row)
             print(markdown([row], COLUMNS).splitlines()[-1], flush=True)
-            file = f"universal_{part.replace('-', '_')}"
             script = f"universal.py DATA_DIR --parts {part}"
             save(file, rows, COLUMNS, script=script, episodes=options.episodes)
 

@@ -43,8 +43,9 @@ MERGED = 0.55  # the likelihood from which links are merged into clusters to lea
 ROUNDS = 2
 DRAFTS = (0.2, 0.6)  # the likelihoods from which links may be merged into what the review sees
 BATCH = 4096
-MEMBERS = 3  # networks side by side
-JUDGES = 10  # networks side by side that judge clusters: there are few pairs to learn from
+# Networks side by side, because no training gives the same twice: for the first look, at all links;
+# for the later ones, at those in doubt; for clusters, of which there are few pairs to learn from.
+MEMBERS, MEMBERS_AGAIN, JUDGES = 3, 6, 10
 EVENNESS = 0.25  # a person of n photos has this power of n less weight per link
 PRESETS = {"balanced": Preset(0.6, 0.6), "purity": Preset(0.85, 0.8)}
 
@@ -112,7 +113,7 @@ def train_universal(
     weights: dict[str, Floats] = {}
 
     def learn(
-        prefix: str, examples: list[Examples], width: int, epochs: int, members: int = MEMBERS
+        prefix: str, examples: list[Examples], width: int, epochs: int, members: int
     ) -> Perceptron:
         arrays = fit_perceptrons(
             prefix, examples, widths=(width, width), epochs=epochs, seed=seed, members=members,
@@ -121,13 +122,13 @@ def train_universal(
         weights.update(arrays)
         return Perceptron.from_arrays(arrays, prefix, arrays[f"{prefix}.mean"].size)
 
-    network = learn("links", [lesson.link_examples() for lesson in lessons], 40, epochs=2)
+    network = learn("links", [lesson.link_examples() for lesson in lessons], 40, 2, MEMBERS)
     for done, lesson in enumerate(lessons):
         progress("first look", done, len(made))
         look(lesson.features, network, None, lesson.likelihood)
     for again in range(LOOKS):
         examples = [lesson.surrounding_examples(rng) for lesson in lessons]
-        network = learn(f"again.{again}", examples, 32, epochs=2)
+        network = learn(f"again.{again}", examples, 32, 2, MEMBERS_AGAIN)
         for done, lesson in enumerate(lessons):
             progress(f"look {again + 2}", done, len(made))
             around = Surroundings(lesson.features, lesson.likelihood.copy())
@@ -137,7 +138,7 @@ def train_universal(
     for done, lesson in enumerate(lessons):
         progress("clusters", done, len(made))
         examples.append(lesson.fragment_examples(rng))
-    fragments = learn("fragments", examples, 32, epochs=12, members=JUDGES)
+    fragments = learn("fragments", examples, 32, 12, JUDGES)
 
     examples = []
     n_items = sum(lesson.graph.n_items for lesson in lessons)
@@ -145,7 +146,7 @@ def train_universal(
     while lessons:  # gigabytes, too: each goes when it has been seen for the last time
         progress("review", len(examples), len(made))
         examples.append(lessons.pop().membership_examples(fragments, rng))
-    learn("review", examples, 32, epochs=2)
+    learn("review", examples, 32, 2, MEMBERS_AGAIN)
 
     about = {
         "name": name,
@@ -292,8 +293,8 @@ def fit_perceptrons(
     widths: tuple[int, ...],
     epochs: int,
     seed: int,
+    members: int,
     progress: Progress,
-    members: int = MEMBERS,
     learning_rate: float = 2e-3,
 ) -> dict[str, Floats]:
     """Fit several perceptrons by cross-entropy, each from other weights; their arrays.
