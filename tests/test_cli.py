@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from conftest import make_faces
 from facelink.cli import main
+from facelink.cli.interrupts import heard_in_time
 
 
 def run(*arguments: object):
@@ -94,6 +95,36 @@ def test_a_result_is_never_overwritten_unasked(some, tmp_path):
     assert (folder / "labels.npy").read_bytes() == before
     assert run("cluster", some, "-o", folder, "--threshold", "1", "--force").exit_code == 0
     assert (folder / "labels.npy").read_bytes() != before
+    # What is no result is not replaced by one.
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "labels.npy").write_bytes(some.read_bytes())
+    refused(
+        run("cluster", own / "labels.npy", "-o", own, "--force"),
+        "facelink did not write",
+        "with -o",
+    )
+    assert (own / "labels.npy").read_bytes() == some.read_bytes()
+    refused(run("demo", "-o", folder), "already holds a result", "another folder with -o.")
+
+
+def test_a_result_is_replaced_whole_or_not_at_all(some, tmp_path, monkeypatch):
+    folder = tmp_path / "people"
+    assert run("cluster", some, "-o", folder).exit_code == 0
+    (folder / "clusters.parquet").write_bytes(b"as of --parquet")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / ".clusters.csv.0123abcd.part").write_bytes(b"left by a process that was killed")
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("facelink.data.results._write_csv", interrupted)
+        result = run("cluster", some, "-o", folder, "--threshold", "1", "--force")
+    assert result.exit_code == 130
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert run("cluster", some, "-o", folder, "--threshold", "1", "--force").exit_code == 0
+    assert {path.name for path in folder.iterdir()} == before.keys() - {"clusters.parquet"}
 
 
 def test_json_is_all_that_machines_see(some, tmp_path):
@@ -287,17 +318,27 @@ def test_ctrl_c_in_training_keeps_the_checkpoint_and_goes_on(tmp_path):
     assert "epoch 1:" not in again.stderr
 
 
-def test_ctrl_c_in_compiled_code_is_ctrl_c(some, tmp_path, monkeypatch):
-    """Where it meets numba at work, that ends with a SystemError because of it."""
+def test_ctrl_c_waits_for_delicate_code_and_is_not_lost():
+    """While numba works an interruption would be another error, or a lock kept for good."""
+    scope = {"__name__": "numba.core.caching", "os": os, "signal": signal, "time": time}
+    exec(  # a function of that module
+        "def load():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.1)\n"
+        "    return 'loaded'\n",
+        scope,
+    )
+    done = []
 
-    def interrupted(*_, **__):
-        raise SystemError("a result with an exception set") from KeyboardInterrupt()
+    def work():
+        done.append(scope["load"]())
+        time.sleep(10)
+        done.append("slept")
 
-    monkeypatch.setattr("facelink.cluster", interrupted)
-    result = run("cluster", some, "-o", tmp_path / "out")
-    assert result.exit_code == 130
-    assert "interrupted" in result.stderr
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(KeyboardInterrupt), heard_in_time():
+        work()
+    assert done == ["loaded"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_parts_in_several_files_and_parquet_both_ways(some, tmp_path):

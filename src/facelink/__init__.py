@@ -76,10 +76,22 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'facelink' has no attribute {name!r}")
-    module = import_module(_HOMES[name])
+    from facelink.errors import MissingExtraError
+
+    try:
+        module = import_module(_HOMES[name])
+    except MissingExtraError as error:  # said to whoever calls it, not to whoever looks around
+        return _lacking(error)
     value = module if _HOMES[name] == f"facelink.{name}" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _lacking(error: Exception) -> Any:
+    def lacking(*_: object, **__: object) -> None:
+        raise error
+
+    return lacking
 
 
 def __dir__() -> list[str]:

@@ -144,11 +144,11 @@ def check_weights(weights: Sequence[float] | None, n_views: int) -> list[float]:
         raise InputError("weights are those of several views; there is but one. Pass views=[…].")
     checked = np.asarray(weights, dtype=object)
     if checked.shape != (n_views,) or not all(
-        isinstance(w, int | float | np.number) and 0 < w < np.inf for w in checked
+        isinstance(w, int | float | np.number) and 1e-9 < w < 1e9 for w in checked
     ):
         raise InputError(
-            f"Expected {n_views} weights above 0, one for each view, got {weights!r}. To leave a "
-            "view out, do not pass it."
+            f"Expected {n_views} weights above 0 and below 1e9, one for each view, got "
+            f"{weights!r}. To leave a view out, do not pass it."
         )
     return [float(weight) for weight in checked]
 

@@ -101,7 +101,7 @@ def test_files_that_cannot_be_read_say_so(tmp_path):
         "cut.npy": (content[:-7], "truncated"),
         "header.npy": (content[:20], "truncated"),
         "empty.npy": (b"", "truncated"),
-        "text.npy": (b"hello, world", "truncated or not a .npy file"),
+        "text.npy": (b"hello, world", "is not a .npy file of numbers"),
         "text.npz": (b"hello, world", "not an .npz"),
         "array.npz": (content, "not an .npz"),
         "odd.bin": (b"1234567", "not a whole number of float32 rows"),
@@ -153,7 +153,11 @@ def test_labels_from_every_kind_of_file(tmp_path):
     (tmp_path / "crlf.txt").write_bytes(b"3\r\n1\r\n3\r\n2\r\n")
     (tmp_path / "c.csv").write_text("item,cluster,confidence\n0,3,1\n1,1,1\n2,3,1\n3,2,.5\n")
     (tmp_path / "one.csv").write_text("who\n3\n1\n3\n2\n")
-    names = ["y.npy", "f.npy", "y.npz", "y.txt", "y.meta", "crlf.txt", "c.csv", "one.csv"]
+    (tmp_path / "bare.csv").write_text("3\n1\n3\n2\n")
+    (tmp_path / "sorted.csv").write_text("item,cluster\n1,1\n3,2\n0,3\n2,3\n")
+    (tmp_path / "named.csv").write_text("item,cluster\nd.jpg,3\nc.jpg,1\nb.jpg,3\na.jpg,2\n")
+    names = ["y.npy", "f.npy", "y.npz", "y.txt", "y.meta", "crlf.txt", "c.csv", "one.csv",
+             "bare.csv", "sorted.csv", "named.csv"]  # fmt: skip
     for name in names:
         found = read_labels(tmp_path / name)
         assert found.tolist() == y.tolist(), name
@@ -184,13 +188,13 @@ def test_labels_that_cannot_be_read_say_so(tmp_path):
     (tmp_path / "wide.csv").write_text("a,b\n1,2\n")
     (tmp_path / "gap.txt").write_text("1\n\n2\n")
     (tmp_path / "gap.csv").write_text("label\n1\n\n2\n")
-    (tmp_path / "bare.csv").write_text("1\n1\n2\n")
+    (tmp_path / "twice.csv").write_text("item,label\n0,1\n2,1\n2,2\n")
     cases = {
         "two.npy": "one label per item",
         "nan.npy": "NaN or infinity",
         "gap.txt": "no label in line 2",
         "gap.csv": "no label in line 3",
-        "bare.csv": "should have a header",
+        "twice.csv": "number the 3 items from 0 to 2, each once; 1 is missing or comes twice",
         "x" * 300 + ".txt": "Cannot look for",
         "latin.txt": "not text in UTF-8",
         "wide.csv": "column cluster, label or identity",

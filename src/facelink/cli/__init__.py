@@ -15,6 +15,7 @@ from facelink import __version__
 from facelink.cli.bench import bench
 from facelink.cli.cluster import cluster, demo
 from facelink.cli.evaluate import evaluate
+from facelink.cli.interrupts import heard_in_time
 from facelink.cli.train import train
 from facelink.errors import FacelinkError
 
@@ -30,7 +31,8 @@ class Commands(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         kwargs["standalone_mode"] = False
         try:
-            code = super().main(*args, **kwargs)
+            with heard_in_time():
+                code = super().main(*args, **kwargs)
         except click.ClickException as error:  # usage
             error.show()
             code = BAD_INPUT

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from facelink.cli.shared import PATH, as_json, interruptible, progress_bar
+from facelink.cli.shared import PATH, as_json, progress_bar
 
 
 def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -77,8 +77,7 @@ def bench(
         measured.universal_model()  # a name that is none is better told now than in an hour
         for each in wanted:
             try:
-                with interruptible():
-                    rows, files = run_experiment(each, measured)
+                rows, files = run_experiment(each, measured)
             except NotForTheseError as error:
                 if len(wanted) == 1:
                     raise

@@ -17,7 +17,6 @@ from facelink.cli.shared import (
     as_json,
     dimension,
     force,
-    interruptible,
     parse_weights,
     print_scores,
     progress_bar,
@@ -48,7 +47,8 @@ def demo(output: Path, as_json: bool) -> None:
     about = {"input": "the sample of facelink"}
     # The demo may be run again, but not over anybody's own result.
     again = read_summary(output).get("input") == about["input"]
-    check_folder(output, force=again, names=(LABELS, TABLE, SUMMARY, "truth.txt"))
+    names = (LABELS, TABLE, SUMMARY, "truth.txt")
+    check_folder(output, force=again or None, names=names)
     summary = cluster_to(output, faces.embeddings, about)
     truth = output / "truth.txt"
     write_aside(truth, "".join(f"{label}\n" for label in faces.labels).encode())
@@ -132,7 +132,8 @@ def cluster(
         )
     # Where unfinished work is, files of a result are its beginning.
     begun = run is None and read_manifest(place) is not None
-    check_folder(output, force=force or begun)
+    if not begun:
+        check_folder(output, force=force)
     if parquet:
         check_parquet()
     options = {"threshold": threshold, "max_size": max_size}
@@ -202,7 +203,7 @@ def cluster_to(
 
     began = time.monotonic()
     try:
-        with interruptible(), progress_bar() as progress:
+        with progress_bar() as progress:
             found = facelink.cluster(embeddings, views=views, run=run, progress=progress, **chosen)
     except KeyboardInterrupt:
         if run is None:

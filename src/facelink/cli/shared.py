@@ -25,20 +25,6 @@ view_weights = click.option("--weights", metavar="W,…",
                             help="How much each view counts, INPUT first.")  # fmt: skip
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let Ctrl-C be Ctrl-C, also where it meets compiled code that makes a SystemError of it."""
-    try:
-        yield
-    except SystemError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            cause = cause.__cause__
-        raise
-
-
 def scores_of(truth: Any, predicted: Any) -> dict[str, Any]:
     """All scores, with and without the items that are alone in their cluster."""
     import numpy as np

@@ -13,7 +13,6 @@ from facelink.cli.shared import (
     as_json,
     dimension,
     force,
-    interruptible,
     parse_numbers,
     parse_weights,
     progress_bar,
@@ -103,7 +102,7 @@ def train(
         "balanced": not as_in_paper,
     }
     try:
-        with interruptible(), progress_bar() as progress:
+        with progress_bar() as progress:
             model = train_model(
                 embeddings,
                 truth,

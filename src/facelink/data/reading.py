@@ -70,7 +70,8 @@ def read_labels(path: str | Path) -> NDArray[Any]:
     """Read one label per item: ``.npy``, ``.npz`` (array ``y``), ``.csv``, ``.txt`` or ``.meta``.
 
     A ``.csv`` has a header; its column ``cluster``, ``label`` or ``identity``
-    is read, or the only one it has. ``.txt`` and ``.meta`` have one label per line.
+    is read, or the only one it has. A column ``item`` with the items' numbers says the order.
+    ``.txt`` and ``.meta`` have one label per line.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path], NDArray[Any]]] = {
@@ -96,6 +97,8 @@ def _read(
     path: Path, readers: dict[str, Callable[[Path], NDArray[Any]]], what: str
 ) -> NDArray[Any]:
     """Read a file by its ending, turning whatever goes wrong into a plain message."""
+    if is_there(path) and path.is_dir():
+        raise FileError(f"{path} is a folder; expected a file of {what}.")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise FileError(
@@ -104,8 +107,6 @@ def _read(
         )
     if not is_there(path):
         raise FileError(f"There is no file {path}.")
-    if path.is_dir():
-        raise FileError(f"{path} is a folder; expected a file of {what}.")
     try:
         return reader(path)
     except OSError as error:
@@ -124,6 +125,11 @@ def _read_npy(path: Path) -> NDArray[Any]:
     except (ValueError, EOFError) as error:
         if "Object arrays" in str(error) or "Python objects" in str(error):
             raise FileError(f"{path} holds {OBJECTS}") from None
+        if "allow_pickle" in str(error):  # numpy takes whatever it does not know for that
+            raise FileError(
+                f"{path} is not a .npy file of numbers. Save it as one: "
+                "numpy.save(path, array.astype('float32'))."
+            ) from None
         raise FileError(f"{path} is truncated or not a .npy file ({error}).") from None
     if not isinstance(array, np.ndarray):
         array.close()
@@ -262,8 +268,11 @@ def _read_csv_labels(path: Path) -> NDArray[Any]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     known: list[str] = [name for name in ("cluster", "label", "identity") if name in header]
-    if not known and len(header) == 1 and not header[0].lstrip("-").isdigit():
+    if not known and len(header) == 1:
         known = header
+        if header[0].strip().lstrip("-").isdigit():  # no header, but a label
+            rows.insert(0, header)
+            return _as_numbers(path, [row[0] if row else "" for row in rows], first_line=1)
     if not known:
         raise InputError(
             f"{path} should have a header with a column cluster, label or identity, or just one "
@@ -271,7 +280,26 @@ def _read_csv_labels(path: Path) -> NDArray[Any]:
         )
     column = header.index(known[0])
     labels = [row[column] if column < len(row) else "" for row in rows]
-    return _as_numbers(path, labels, first_line=2)
+    read = _as_numbers(path, labels, first_line=2)
+    if "item" not in header:
+        return read
+    place = header.index("item")
+    return _in_order(path, read, [row[place] if place < len(row) else "" for row in rows])
+
+
+def _in_order(path: Path, labels: NDArray[Any], items: list[str]) -> NDArray[Any]:
+    """The labels by the numbers of their items; as they are where items have names."""
+    if not all(item.strip().isdecimal() for item in items):
+        return labels
+    numbers = np.array([int(item) for item in items])
+    order = np.argsort(numbers, kind="stable")
+    wrong = np.flatnonzero(numbers[order] != np.arange(len(numbers)))
+    if len(wrong):
+        raise InputError(
+            f"{path}: the column item should number the {len(numbers):,} items from 0 to "
+            f"{len(numbers) - 1:,}, each once; {wrong[0]:,} is missing or comes twice."
+        )
+    return labels[order]
 
 
 def _read_lines(path: Path) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from facelink.compiled import blocks
-from facelink.data.writing import check_place, make_folder, write_aside
+from facelink.data.writing import Content, check_place, make_folder, write_together
 from facelink.errors import MissingExtraError, ResultExistsError
 from facelink.pipeline import Clustering
 
@@ -24,23 +24,28 @@ LARGEST = 10
 def check_folder(
     folder: Path,
     *,
-    force: bool = False,
+    force: bool | None = False,
     names: Sequence[str] = (LABELS, TABLE, PARQUET, SUMMARY),
 ) -> None:
-    """Refuse a folder that already holds files of these names, before any work is done."""
+    """Refuse a folder that already holds files of these names, before any work is done.
+
+    With ``force`` a result of facelink's may be replaced, but nothing else. None: there is no
+    such option.
+    """
     check_place(folder)
     found = ", ".join(name for name in names if (folder / name).exists())
-    if not found or force:
+    if not found:
         return
-    if "facelink" in read_summary(folder):
+    if "facelink" not in read_summary(folder):
         raise ResultExistsError(
-            f"{folder} already holds a result ({found}). Choose another folder with -o, or replace "
-            "it with --force."
+            f"{folder} holds {found}, which facelink did not write and would overwrite. Choose "
+            "another folder with -o."
         )
-    raise ResultExistsError(
-        f"{folder} holds {found}, which facelink did not write and would overwrite. Choose another "
-        "folder with -o."
-    )
+    if not force:
+        raise ResultExistsError(
+            f"{folder} already holds a result ({found}). Choose another folder with -o"
+            + ("." if force is None else ", or replace it with --force.")
+        )
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -71,12 +76,15 @@ def summarize(clustering: Clustering) -> dict[str, Any]:
 def write_result(
     folder: Path, clustering: Clustering, summary: dict[str, Any], *, parquet: bool = False
 ) -> list[Path]:
-    """Write a result; each file appears whole or not at all, the summary last."""
+    """Write a result: all of its files, or none where that is interrupted."""
     make_folder(folder)
+    for name in (LABELS, TABLE, PARQUET, SUMMARY):  # left by a process that was killed
+        for half_written in folder.glob(f".{name}.*.part"):
+            half_written.unlink(missing_ok=True)
     array = io.BytesIO()
     np.save(array, clustering.labels)
     text = json.dumps(summary, indent=2) + "\n"
-    contents: dict[str, bytes | Callable[[IO[bytes]], object]] = {
+    contents: dict[str, Content] = {
         LABELS: array.getvalue(),
         TABLE: partial(_write_csv, clustering=clustering),
         PARQUET: partial(_write_parquet, clustering=clustering),
@@ -84,11 +92,11 @@ def write_result(
     }
     if not parquet:
         del contents[PARQUET]
-    if not parquet:  # of a result that this one replaces
-        (folder / PARQUET).unlink(missing_ok=True)
-    for name, content in contents.items():
-        write_aside(folder / name, content)
-    return [folder / name for name in contents]
+    files = {folder / name: content for name, content in contents.items()}
+    write_together(files)
+    if not parquet:
+        (folder / PARQUET).unlink(missing_ok=True)  # of a result that this one replaces
+    return list(files)
 
 
 def _write_csv(file: IO[bytes], clustering: Clustering) -> None:

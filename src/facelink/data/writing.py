@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
 from facelink.errors import FileError
 
+Content = bytes | Callable[[IO[bytes]], object]
 
-def write_aside(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
+
+def write_aside(path: Path, content: Content) -> None:
     """Write to a temporary file in the same folder, then rename it into place.
 
     ``content`` may also be what writes it, given the open file.
     """
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    write_together({Path(path): content})
+
+
+def write_together(contents: Mapping[Path, Content]) -> None:
+    """Write several files that belong together: none is replaced before all are written."""
+    written: dict[Path, Path] = {}
+    path = Path()
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        for path, content in contents.items():
+            aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+            written[path] = aside
+            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, aside in written.items():
+            os.replace(aside, path)
     except BaseException as error:
-        aside.unlink(missing_ok=True)
+        for aside in written.values():
+            aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise FileError(f"Cannot write {path}: {error.strerror}.") from None
         raise

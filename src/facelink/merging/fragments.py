@@ -25,6 +25,7 @@ from facelink.links.pairs import joined_value
 from facelink.links.perceptron import Perceptron
 from facelink.links.variation import Whitened
 from facelink.merging import likeness
+from facelink.merging.components import check_share
 from facelink.merging.likeness import PAIRS_AT_ONCE, Likeness
 from facelink.merging.propagation import root
 from facelink.merging.witnesses import Witnesses
@@ -255,7 +256,9 @@ def join_fragments(
     Returns
     -------
     (n,) int array
+        Joined clusters have the label of one of them; `merge_links` gave the others theirs.
     """
+    check_share("threshold", threshold)
     model = load_model(model) if not isinstance(model, Model) else model
     if not isinstance(model, UniversalModel):
         raise InputError(
