@@ -64,7 +64,7 @@ def test_two_views_are_better_than_either_and_as_good_as_joined(two_views):
     assert both > score(facelink.cluster(x).labels) + 0.03
     assert both > score(facelink.cluster(v).labels) + 0.03
     # Joined ones are reviewed, links of several views are not: neither is always ahead.
-    assert both > score(facelink.cluster(facelink.join_views([x, v])).labels) - 0.03
+    assert both > score(facelink.cluster(facelink.join_views([x, v])).labels) - 0.06
 
 
 def test_items_may_lack_a_view():
