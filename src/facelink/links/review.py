@@ -80,7 +80,7 @@ class Memberships(Surroundings):
 
     # Before the review links are too sure, after it the doubtful ones are not sure enough:
     # between the two they are calibrated.
-    trust = 0.6
+    trust = 0.8
 
     def __init__(
         self,
