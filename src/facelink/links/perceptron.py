@@ -15,7 +15,7 @@ from facelink.errors import ModelError
 Floats = NDArray[np.float32]
 
 FARTHEST = 6.0  # standard deviations from the mean: what is farther counts as this far
-SETTLED = 6.0  # log-odds, for or against: one in four hundred is otherwise
+SETTLED = 5.5  # log-odds, for or against: one in two hundred and fifty is otherwise
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ strangers in the same light do not.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
@@ -57,7 +59,7 @@ class Whitened:
         # Somebody with many photos counts for more, but not as much more.
         weights = (sizes[cluster_of] ** -0.5).astype(np.float32)
         with one_blas_thread:  # the result does not depend on how many there are
-            matrix = _directions(rows[chosen], cluster_of, sizes, weights)
+            matrix = _directions(rows[chosen], cluster_of, sizes, weights, n_threads=n_threads)
         self.shape = len(rows), matrix.shape[1]
         self.array = scratch_array(self.shape)
 
@@ -91,7 +93,12 @@ def _some_clusters(labels: Labels) -> Labels:
 
 
 def _directions(
-    x: Floats, cluster_of: Labels, sizes: Labels, weights: Floats
+    x: Floats,
+    cluster_of: Labels,
+    sizes: Labels,
+    weights: Floats,
+    *,
+    n_threads: int | None = None,
 ) -> NDArray[np.float32]:
     """The matrix that brings rows to where they are compared: (d, directions)."""
     basis = None
@@ -108,7 +115,7 @@ def _directions(
     # A mean of n photos lies too close to each of them.
     share = np.sqrt(weights * n / np.maximum(n - 1, 1)).astype(np.float32)
     residuals = (x - means[cluster_of]) * share[:, None]
-    scatter = (residuals.T @ residuals).astype(np.float64)
+    scatter = _scatter(residuals, n_threads)
     level = max(np.trace(scatter) / dimension, 1e-12)
     shown = len(x) - len(sizes)
     even = EVEN + (1 - EVEN) * FEW * dimension / (FEW * dimension + shown)
@@ -116,6 +123,16 @@ def _directions(
 
     x = (x - np.average(x, axis=0, weights=weights)) * np.sqrt(weights)[:, None]
     # Directions in which the variation inside clusters is 1, those in which people differ most.
-    _, axes = eigh((x.T @ x).astype(np.float64), within)
+    _, axes = eigh(_scatter(x, n_threads), within)
     matrix = axes[:, -DIRECTIONS:]
     return (matrix if basis is None else basis @ matrix).astype(np.float32)
+
+
+def _scatter(x: NDArray[Any], n_threads: int | None) -> NDArray[np.float64]:
+    """The sum of the squares of rows, as a matrix."""
+
+    def squares(block: slice) -> NDArray[Any]:
+        return x[block].T @ x[block]
+
+    parts = in_threads(squares, blocks(len(x), BLOCK_ROWS), n_threads=n_threads)
+    return sum((part.astype(np.float64) for part in parts), np.zeros((x.shape[1],) * 2))

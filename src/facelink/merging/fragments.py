@@ -133,7 +133,7 @@ class Fragments:
     def judge(self, network: Perceptron, *, n_threads: int | None = None) -> None:
         """Ask the network about the candidates."""
         asked = self.candidates
-        features = self.features(asked)
+        features = self.features(asked, n_threads=n_threads)
         beyond = features[:, BESIDE].max(axis=1)
         witnesses = np.expm1(features[:, NAMES.index("witnesses")])
         smaller = np.exp(features[:, NAMES.index("size of the smaller")])
@@ -157,14 +157,16 @@ class Fragments:
         """The number of items of each cluster now."""
         return self.likenesses[0].sizes
 
-    def features(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
+    def features(
+        self, pairs: NDArray[np.int64], *, n_threads: int | None = None
+    ) -> NDArray[np.float32]:
         """What some pairs of clusters look like: (pairs, features), in the order of `NAMES`."""
         a, b = self.first[pairs], self.second[pairs]
         swap = self.sizes[a] < self.sizes[b]
         large, small = np.where(swap, b, a), np.where(swap, a, b)
         columns = [np.log(self.sizes[large])[:, None], np.log(self.sizes[small])[:, None]]
         for alike, agreement in zip(self.likenesses, self.agreement, strict=True):
-            columns.append(alike.compare(large, small))
+            columns.append(alike.compare(large, small, n_threads=n_threads))
             agreement[pairs] = columns[-1][:, AGREEMENT]
             best = self._best(agreement)
             better = best[large] - agreement[pairs], best[small] - agreement[pairs]

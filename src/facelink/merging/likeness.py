@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from facelink.compiled import blocks, one_blas_thread
+from facelink.compiled import blocks, in_threads
 from facelink.embeddings import Rows
 from facelink.links.background import BLOCK_ROWS, QUANTILES, Background, spread_of
 from facelink.links.clusters import Clusters, against
@@ -59,12 +59,14 @@ class Likeness(Clusters):
         shape = len(self.references), len(self.sizes), 1 + len(QUANTILES)  # center, spreads
         self.strange = np.full(shape, np.nan)
 
-    def compare(self, large: Labels, small: Labels) -> NDArray[np.float32]:
+    def compare(
+        self, large: Labels, small: Labels, *, n_threads: int | None = None
+    ) -> NDArray[np.float32]:
         """What some pairs of clusters look like: (pairs, features), in the order of `NAMES`."""
         coherence = np.full(len(self.sizes), np.nan)
         concerned = np.unique(np.concatenate([large, small]))
         coherence[concerned] = self.coherence(concerned)
-        self._see_strangers(concerned)
+        self._see_strangers(concerned, n_threads)
         products = np.empty(len(large))
         for part in blocks(len(large), PAIRS_AT_ONCE):
             products[part] = np.einsum("ij,ij->i", self.sums[large[part]], self.sums[small[part]])
@@ -102,19 +104,22 @@ class Likeness(Clusters):
         coherent = (roots * self.sizes[clusters])[:, None].astype(np.float32)
         return self.sums[clusters] / coherent, roots, self.centers[clusters] / self.sizes[clusters]
 
-    def _see_strangers(self, clusters: Labels) -> None:
+    def _see_strangers(self, clusters: Labels, n_threads: int | None) -> None:
         """Find out how much strangers agree with some clusters, where that is not known."""
         clusters = clusters[np.isnan(self.strange[0, clusters, 0])]
-        for start in range(0, len(clusters), BLOCK_ROWS):
-            some = clusters[start : start + BLOCK_ROWS]
+
+        def see(block: slice) -> None:
+            some = clusters[block]
             n, root = self.sizes[some, None], np.sqrt(self.coherence(some))[:, None]
             for strange, (means, roots, theirs) in zip(self.strange, self.references, strict=True):
                 strangers = (self.centers[some, None] / n + theirs) / 2
-                with one_blas_thread:  # the result does not depend on how many there are
-                    products = (self.sums[some] @ means.T) / n
+                products = (self.sums[some] @ means.T) / n
                 agreement = (products - strangers / roots) / (1 - strangers) / root
                 center, spreads = spread_of(agreement)
                 strange[some] = np.column_stack([center, spreads + LEAST_SPREAD])
+
+        for _ in in_threads(see, blocks(len(clusters), BLOCK_ROWS), n_threads=n_threads):
+            pass
 
     def _nearest_stranger(self, least: int) -> float:
         """How many deviations away the nearest of all strange clusters so large would be."""
