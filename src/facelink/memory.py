@@ -48,17 +48,17 @@ def estimate_memory(
     if isinstance(model, GcnModel):
         width = 2 * model.architecture.widths[0]
         scoring = 14 * links * share + held(4 * n_items * width)
-    if n_views > 1:
-        scoring += SEEN * links * (n_views + 1)
     merging = MERGED * links  # of links that hold, which may be all
     reviewing = 0.0
-    if isinstance(model, UniversalModel) and n_views == 1:
+    if isinstance(model, UniversalModel):
         whitened = 4 * n_items * min(dimension, DIRECTIONS)
         merging += held(whitened)
         # A row per cluster, of whom all may be.
         reviewing = REVIEWED * links * share + 4 * n_items * dimension
         reviewing += held(whitened) + whitened
     most = max(searching, scoring, merging, reviewing)
+    if n_views > 1:
+        most += SEEN * links * (n_views + 1)
     return int(ITSELF + PER_ITEM * n_items + rows + most)
 
 

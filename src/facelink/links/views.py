@@ -4,8 +4,9 @@ In joined embeddings, a view that has nothing to say of two items blurs what ano
 says clearly: somebody turned away from the camera, but heard well. And an item that
 lacks a view is nowhere near those that have it. So links are scored in each view's own
 graph, among the items that have it, and in the graph of the joined embeddings, among
-those that have all. A link is as likely as the surest of these says. They are not reviewed
-by clusters: where those of one view are wrong, the review would be sure of it.
+those that have all. A link is as likely as the surest of these says. Only those of the joined
+embeddings are reviewed by clusters: one view's may take two people for one, and the review
+would be sure of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from facelink.compiled import compiled
 from facelink.embeddings import UnitRows
 from facelink.links import Links, UniversalModel
-from facelink.links.universal import look_at_all
+from facelink.links.universal import look_at_all, score_universal
 from facelink.neighbors import KnnGraph, knn_graph, similarities_to
 from facelink.neighbors.copies import find_distinct
 from facelink.progress import Progress, silent
@@ -92,9 +93,8 @@ def score_views(
             progress=progress,
         )  # fmt: skip
         graph = graph.narrowed(context.fitted_to(graph.k).hops[0])
-        links = look_at_all(
-            view.rows, graph, model, run=part, n_threads=n_threads, progress=progress
-        )
+        score = score_universal if view is whole else look_at_all
+        links = score(view.rows, graph, model, run=part, n_threads=n_threads, progress=progress)
         recalls += [] if graph.recall is None else [graph.recall]
         found = np.full((n_items, links.likelihood.shape[1]), -1, np.int32)
         found[view.present] = view.present[links.neighbors]
