@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from conftest import make_faces
 from facelink.cli import main
-from facelink.cli.interrupts import heard_in_time
+from facelink.cli.interrupts import heard_in_time, is_delicate
 
 
 def run(*arguments: object):
@@ -338,6 +338,14 @@ def test_ctrl_c_waits_for_delicate_code_and_is_not_lost():
     with pytest.raises(KeyboardInterrupt), heard_in_time():
         work()
     assert done == ["loaded"]
+
+    # Whoever calls a command while importing may interrupt it all the same.
+    calls = {"__name__": "importlib._bootstrap"}, {"__name__": "facelink.cli"}
+    exec("def call(inner):\n    return inner()", calls[0])
+    exec("def call(inner):\n    return inner()", calls[1])
+    importing, command = (scope["call"] for scope in calls)
+    assert is_delicate(importing(sys._getframe)) is True
+    assert is_delicate(importing(lambda: command(sys._getframe))) is False
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 import facelink
 from facelink.compiled import available_threads, blocks, in_threads, over_rows
-from facelink.errors import InputError
+from facelink.errors import InputError, MissingExtraError
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -161,3 +161,16 @@ def test_public_names_are_all_there():
     assert set(facelink.__all__) <= set(dir(facelink))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         facelink.nothing  # noqa: B018
+
+
+def test_what_lacks_an_extra_says_so_when_it_is_called(monkeypatch):
+    """Not when somebody looks around: ``from facelink import *``, help()."""
+
+    def without_torch(name):
+        raise MissingExtraError("Training needs torch")
+
+    monkeypatch.delitem(vars(facelink), "train", raising=False)
+    monkeypatch.setattr("facelink.import_module", without_torch)
+    assert hasattr(facelink, "train")
+    with pytest.raises(MissingExtraError, match="needs torch"):
+        facelink.train([[1.0]], [0])

@@ -96,6 +96,8 @@ def test_the_result_may_be_a_memory_map(faces, architecture, tmp_path, monkeypat
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), wanted)
     with pytest.raises(InputError, match=r"out should be a float32 array of shape \(\d+, 12\)"):
         score_links(x, graph, model, out=out[:-1])
+    with pytest.raises(InputError, match="Give out or run, not both"):
+        score_links(x, graph, model, out=out, run=Run())
 
 
 def test_a_full_disk_is_said_to_be_full(monkeypatch):

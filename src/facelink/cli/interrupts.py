@@ -2,8 +2,9 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be: also while numba loads
 compiled code, which makes another error of it or keeps a lock for good; in a callback of the
-import system, which swallows it; where a thread has been started and nobody knows of it yet.
-There it is put off for a few milliseconds.
+import system, which swallows it; where a thread has been started and nobody knows of it yet; or
+where one file of a result is in place and the next is not. There it is put off for a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from types import FrameType
 
 PUT_OFF = 0.005  # seconds
 DELICATE = {"numba", "llvmlite", "importlib", "_frozen_importlib", "_frozen_importlib_external"}
-STARTING = {("concurrent.futures.thread", name) for name in ("submit", "_adjust_thread_count")}
+WHOLE = {  # functions that are run to their end
+    ("concurrent.futures.thread", "submit"),
+    ("concurrent.futures.thread", "_adjust_thread_count"),
+    ("facelink.data.writing", "_into_place"),
+}
+OURS = "facelink.cli"  # where commands are called from: what called that is of no concern
 
 
 @contextmanager
@@ -63,9 +69,11 @@ def is_delicate(frame: FrameType | None) -> bool:
     """Whether the frame, or one that it was called from, is of code not to be interrupted."""
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""
+        if module == OURS:
+            return False
         if module.partition(".")[0] in DELICATE:
             return True
-        if (module, frame.f_code.co_name) in STARTING:
+        if (module, frame.f_code.co_name) in WHOLE:
             return True
         frame = frame.f_back
     return False

@@ -36,14 +36,22 @@ def write_together(contents: Mapping[Path, Content]) -> None:
                     file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        for path, aside in written.items():
-            os.replace(aside, path)
+        _into_place(written)
     except BaseException as error:
         for aside in written.values():
             aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise FileError(f"Cannot write {path}: {error.strerror}.") from None
         raise
+
+
+def _into_place(written: Mapping[Path, Path]) -> None:
+    """Rename files that were written aside; Ctrl-C waits for the last (`facelink.cli`)."""
+    for path, aside in written.items():
+        try:
+            os.replace(aside, path)
+        except OSError as error:
+            raise FileError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def make_folder(folder: Path) -> None:
